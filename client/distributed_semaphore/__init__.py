@@ -1,0 +1,38 @@
+"""A distributed semaphore on Redis: fair, crash-safe, and with one limit for all, kept by a Kubernetes resource."""
+
+from distributed_semaphore._errors import (
+    AcquireTimeout,
+    Closed,
+    InvalidArgument,
+    NotConfigured,
+    QueueFull,
+    ResourceUnreadable,
+    SemaphoreError,
+    SlotLost,
+    Unavailable,
+    WeightTooLarge,
+    WrongRedis,
+)
+from distributed_semaphore._request import Slot
+from distributed_semaphore._semaphore import AsyncSemaphore, Statistics
+from distributed_semaphore.protocol.config import State
+from distributed_semaphore.protocol.snapshot import Counters
+
+__all__ = [
+    "AcquireTimeout",
+    "AsyncSemaphore",
+    "Closed",
+    "Counters",
+    "InvalidArgument",
+    "NotConfigured",
+    "QueueFull",
+    "ResourceUnreadable",
+    "SemaphoreError",
+    "Slot",
+    "SlotLost",
+    "State",
+    "Statistics",
+    "Unavailable",
+    "WeightTooLarge",
+    "WrongRedis",
+]

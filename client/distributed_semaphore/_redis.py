@@ -1,0 +1,58 @@
+"""Which Redis: the address is checked where it is given and never printed with its password."""
+
+from __future__ import annotations
+
+import os
+from typing import Final
+from urllib.parse import urlsplit, urlunsplit
+
+from redis.asyncio import Redis
+from redis.asyncio.connection import parse_url
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.maint_notifications import MaintNotificationsConfig
+
+from distributed_semaphore._errors import InvalidArgument
+
+URL_VARIABLE: Final = "SEMAPHORE_REDIS_URL"
+CONNECT_TIMEOUT: Final = 2.0
+
+
+def redis_url(given: str | None) -> str:
+    """Give the address to use: the given one, else that of the environment.
+
+    Raises:
+        InvalidArgument: there is none, or it is not a Redis URL.
+    """
+    url = given if given is not None else os.environ.get(URL_VARIABLE, "")
+    if not url:
+        raise InvalidArgument(f"which Redis? pass redis='redis://host:6379/0' or set {URL_VARIABLE}")
+    try:
+        options = parse_url(url)
+        _ = urlsplit(url).port
+    except ValueError as error:
+        raise InvalidArgument(
+            f"not a Redis URL (redis://host:6379/0, rediss://, unix://): {without_password(url)!r}: {error}"
+        ) from None
+    if not options.get("host") and not options.get("path"):
+        raise InvalidArgument(f"the Redis URL names no host: {without_password(url)!r}")
+    return url
+
+
+def without_password(url: str) -> str:
+    """Give the address as it may be shown: without user, password and query."""
+    parts = urlsplit(url)
+    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
+
+
+def connect(url: str) -> Redis:
+    """Make a client whose commands are sent once: only the protocol knows which may be repeated."""
+    return Redis.from_url(
+        url,
+        decode_responses=True,
+        retry=Retry(NoBackoff(), 0),
+        retry_on_error=[],
+        socket_connect_timeout=CONNECT_TIMEOUT,
+        socket_keepalive=True,
+        maint_notifications_config=MaintNotificationsConfig(enabled=False),
+    )

@@ -1,0 +1,131 @@
+"""A request for a slot on its way between a caller and the I/O thread, and the slot that comes of it."""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+from typing import TYPE_CHECKING
+
+from distributed_semaphore._errors import SlotLost
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable
+
+    from distributed_semaphore._errors import SemaphoreError
+    from distributed_semaphore._session import Session
+
+
+class Request:
+    """One request. The I/O thread sets `outcome` and then calls `done`, once."""
+
+    __slots__ = ("asked_at", "done", "may_wait", "outcome", "priority", "sent", "ticket", "token", "weight")
+
+    def __init__(self, weight: int, priority: int, *, may_wait: bool, done: Callable[[Request], None]) -> None:
+        self.weight = weight
+        self.priority = priority
+        self.may_wait = may_wait
+        self.done = done
+        self.asked_at = time.monotonic()
+        self.token = ""
+        """Empty while the local semaphore keeps the request back."""
+        self.ticket: int | None = None
+        """The place in the queue, once the server has given one."""
+        self.sent = False
+        """Whether the server may have seen the token."""
+        self.outcome: Slot | SemaphoreError | None = None
+
+    @property
+    def claim(self) -> str | int:
+        """What the request says of earlier attempts: none, one that may have been executed, or a ticket."""
+        if self.ticket is not None:
+            return self.ticket
+        return "?" if self.sent else ""
+
+    def finish(self, outcome: Slot | SemaphoreError) -> None:
+        """Answer the caller."""
+        self.outcome = outcome
+        self.done(self)
+
+
+class Slot:
+    """A slot that this process holds, and what its holder needs to know of it. May be used from any thread.
+
+    Attributes:
+        name: the semaphore's name.
+        fence: a number that rises with every grant of this semaphore. Hand it to a store that refuses lower numbers
+            than it has seen, and a holder that was paused beyond its lease can do no harm.
+        weight: how much of the limit it takes.
+        waited: seconds between the request and the grant.
+    """
+
+    __slots__ = (
+        "_on_loss",
+        "_reason",
+        "_released",
+        "_session",
+        "deadline",
+        "fence",
+        "name",
+        "token",
+        "waited",
+        "weight",
+    )
+
+    def __init__(self, session: Session, request: Request, fence: int, deadline: float) -> None:
+        self.name = session.name
+        self.token = request.token
+        self.weight = request.weight
+        self.fence = fence
+        self.deadline = deadline
+        self.waited = time.monotonic() - request.asked_at
+        self._session = session
+        self._reason = ""
+        self._on_loss: Callable[[], None] | None = None
+        self._released = False
+
+    @property
+    def lost(self) -> bool:
+        """Whether the slot is no longer this process's; its own clock decides, and gives up before the server's."""
+        return bool(self._reason) or (not self._released and time.monotonic() >= self.deadline)
+
+    def remaining(self) -> float:
+        """Seconds until the slot is lost unless it is renewed before; 0 once lost or released. No round trip."""
+        if self._reason or self._released:
+            return 0.0
+        return max(0.0, self.deadline - time.monotonic())
+
+    def check(self) -> None:
+        """Raise `SlotLost` if the slot is lost: for work that can stop between two steps. No round trip."""
+        if self.lost:
+            raise self.loss()
+
+    def loss(self) -> SlotLost:
+        """Make the error that tells of the loss."""
+        reason = self._reason or "its lease ran out before it could be renewed"
+        return SlotLost(f"the slot of {self.name} (fence {self.fence}) is lost: {reason}")
+
+    def give_back(self, done: Callable[[int], None] | None = None) -> None:
+        """Send the release on its way; `done` hears, in the I/O thread, 1 if the server still had the slot, else 0."""
+        self._released = True
+        self._session.courier.submit(self._session.release, self, done)
+
+    def lose(self, reason: str) -> None:
+        """Note the loss and tell whoever wanted to hear of it; called in the I/O thread."""
+        self._reason = reason
+        if self._on_loss:
+            self._on_loss()
+
+    def watch(self, loop: asyncio.AbstractEventLoop, on_loss: Callable[[], None]) -> None:
+        """Have a callback run in an event loop when the slot is lost; soon if it is."""
+        self._on_loss = partial(self._session.courier.submit, self._session.courier.deliver, loop, on_loss)
+        if self._reason:
+            self._on_loss()
+
+    def unwatch(self) -> None:
+        """Forget the callback."""
+        self._on_loss = None
+
+    def __repr__(self) -> str:
+        state = "released" if self._released else "lost" if self.lost else f"{self.remaining():.1f}s left"
+        return f"<Slot of {self.name}: fence {self.fence}, {state}>"

@@ -1,0 +1,102 @@
+"""Reading a DistributedSemaphore resource, and making sure that a Redis serves it."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import redis
+from distributed_semaphore._errors import ResourceUnreadable, Unavailable, WrongRedis
+from distributed_semaphore._redis import without_password
+from distributed_semaphore.protocol.keys import Keys
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+GROUP, VERSION, PLURAL = "semaphores.dev", "v1alpha1", "distributedsemaphores"
+POD_NAMESPACE_FILE: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+CALL_TIMEOUT: Final = 10.0
+LOOK_AGAIN: Final = 0.2
+
+
+def resource_name(name: str, namespace: str | None, url: str, patience: float) -> str:
+    """Read a resource and give the name of its semaphore, once this Redis serves its present generation.
+
+    Raises:
+        ResourceUnreadable, WrongRedis, Unavailable: as `AsyncSemaphore.from_resource` says.
+    """
+    resource = _read(name, namespace)
+    metadata, spec = resource["metadata"], resource.get("spec", {})
+    semaphore = f"{metadata['namespace']}/{spec.get('name') or metadata['name']}"
+    where, uid, generation = without_password(url), metadata["uid"], int(metadata["generation"])
+    deadline = time.monotonic() + patience
+    with redis.Redis.from_url(url, decode_responses=True, socket_timeout=CALL_TIMEOUT) as connection:
+        while True:
+            try:
+                stored: list[str | None] = connection.hmget(Keys.of(semaphore).config, ["uid", "generation"])
+            except redis.RedisError as error:
+                raise Unavailable(f"Redis {where} cannot be used: {error}") from None
+            if stored[0] == uid and int(stored[1] or 0) >= generation:
+                return semaphore
+            if time.monotonic() > deadline:
+                break
+            time.sleep(LOOK_AGAIN)
+    kind = f"DistributedSemaphore {metadata['namespace']}/{name}"
+    if stored[0] == uid:
+        raise WrongRedis(
+            f"Redis {where} has generation {stored[1]} of {kind}, Kubernetes has {generation}: the operator has not "
+            "brought it over; see its log and `kubectl describe dsem`"
+        )
+    found = "nothing of that name" if stored[0] is None else "that name from another resource or cluster"
+    raise WrongRedis(
+        f"Redis {where} does not serve {kind}: it has {found}. Point SEMAPHORE_REDIS_URL at the Redis that the operator "
+        "of this cluster uses"
+    )
+
+
+def _read(name: str, namespace: str | None) -> dict[str, Any]:
+    client, config = _kubernetes()
+    try:
+        config.load_config()
+    except config.ConfigException as error:
+        raise ResourceUnreadable(
+            f"no access to Kubernetes from here: {error}; set KUBECONFIG or run in a pod"
+        ) from None
+    space = namespace or _namespace(config)
+    where = f"DistributedSemaphore {space}/{name}"
+    with client.ApiClient() as api:
+        try:
+            found: dict[str, Any] = client.CustomObjectsApi(api).get_namespaced_custom_object(
+                GROUP, VERSION, space, PLURAL, name, _request_timeout=CALL_TIMEOUT
+            )
+        except client.ApiException as error:
+            hint = {
+                404: f"there is none; `kubectl get dsem -n {space}` lists those that exist",
+                403: f"this account may not read it; allow `get` on {PLURAL}.{GROUP}",
+                401: "the credentials are refused",
+            }.get(error.status, error.reason)
+            raise ResourceUnreadable(f"{where} cannot be read: {hint}") from None
+        except Exception as error:  # urllib3's errors, which the kubernetes package passes through
+            raise ResourceUnreadable(f"{where} cannot be read: {error}") from error
+    return found
+
+
+def _kubernetes() -> tuple[ModuleType, ModuleType]:
+    try:
+        from kubernetes import client, config  # noqa: PLC0415  optional: the extra `kubernetes`
+    except ImportError:
+        raise ResourceUnreadable(
+            "reading a resource takes the kubernetes package: pip install 'distributed-semaphore[kubernetes]'"
+        ) from None
+    return client, config
+
+
+def _namespace(config: ModuleType) -> str:
+    if namespace := os.environ.get("POD_NAMESPACE"):
+        return namespace
+    if POD_NAMESPACE_FILE.is_file():
+        return POD_NAMESPACE_FILE.read_text().strip()
+    _, context = config.list_kube_config_contexts()
+    return str(context["context"].get("namespace", "default"))

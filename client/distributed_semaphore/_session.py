@@ -1,0 +1,479 @@
+"""The standing of this process with one semaphore: its requests, its slots, and its heartbeat.
+
+Everything here runs in the I/O thread. Times are the monotonic clock's, in seconds; what the server says in its own
+time is mapped so that a lease is believed to end early rather than late.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from functools import partial
+from itertools import islice
+from math import inf
+from typing import TYPE_CHECKING, Any, Final
+
+from redis.exceptions import NoPermissionError, RedisError, ResponseError
+
+from distributed_semaphore._errors import (
+    Closed,
+    NotConfigured,
+    QueueFull,
+    SemaphoreError,
+    Unavailable,
+    WeightTooLarge,
+    WouldWait,
+)
+from distributed_semaphore._identity import identity
+from distributed_semaphore._request import Request, Slot
+from distributed_semaphore.protocol.config import State
+from distributed_semaphore.protocol.keys import Keys
+from distributed_semaphore.protocol.scripts import APPLY, RENEW, Call, declare_call
+
+log = logging.getLogger("distributed_semaphore")
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable, Iterable
+
+    from distributed_semaphore._courier import Courier
+    from distributed_semaphore.protocol.config import Config
+
+#: The longest lease of an unconfirmed grant and of a process's waiters (`MAX_FIRST` of the scripts), and the longest
+#: time between two heartbeats of a process that only holds; seconds.
+FIRST_LEASE: Final = 5.0
+LONGEST_BEAT: Final = 5.0
+#: Requests of one call, and slots of one renewal.
+BATCH: Final = 500
+#: Waiting tokens that a renewal names.
+VOUCHED: Final = 16
+#: Seconds for which a config that has just vanished is waited for, and between two looks.
+VANISHED_PATIENCE: Final = 10.0
+LOOK_AGAIN: Final = 0.5
+#: Answers to an acquire; see `apply.lua`.
+GRANTED, QUEUED, FULL, TOO_HEAVY, NOT_CONFIGURED, WOULD_WAIT = 1, 2, -2, -3, -4, -5
+
+
+class Session:
+    """One semaphore, as this process stands with it."""
+
+    def __init__(self, courier: Courier, name: str) -> None:
+        self.name = name
+        self.keys = Keys.of(name)
+        self.waiting: dict[str, Request] = {}
+        """Requests that have neither a slot nor an answer, in the order in which they were made."""
+        self.held: dict[str, Slot] = {}
+        self.beat = FIRST_LEASE / 3
+        """Seconds between two heartbeats while somebody waits or a grant is unconfirmed."""
+        self.courier = courier
+        self._channel = self.keys.channel(courier.client)
+        self._limit: int | None = None
+        self._lease = FIRST_LEASE
+        self._generation = -1
+        self._cap = 0
+        self._own_config: Config | None = None
+        """What a client without an operator declares."""
+        self._own_cap = 0
+        self._number = 0
+        self._parked: deque[Request] = deque()
+        """Requests that the local semaphore keeps back."""
+        self._asking: dict[str, Request] = {}
+        self._giving_back: dict[str, Callable[[int], None] | None] = {}
+        self._queries: list[tuple[Call, Callable[[Any], None]]] = []
+        self._in_flight: list[tuple[Callable[[float, Any], None], Callable[[], None]]] = []
+        """What to do with each reply of the round trip under way, and what to do if there is none."""
+        self._subscribed = False
+        self._declared = False
+        self._introduced = False
+        self._last_beat = -inf
+        self._beat_now = False
+        self._unconfirmed = 0
+        self._asked_at, self._server_ms = 0.0, 0
+        """The last answered request was sent at the one, and executed at the other by the server's clock."""
+        self._soonest = inf
+        """When somebody's slot may expire."""
+        self._first_deadline = inf
+        """No slot of this process is lost before."""
+        self._missing_since: float | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    # What callers want.
+
+    def ask(self, request: Request) -> None:
+        """Send a request, or keep it back while this process has as many as it may."""
+        cap = min(filter(None, (self._cap, self._own_cap)), default=inf)
+        if len(self.waiting) + len(self.held) >= cap:
+            if request.may_wait:
+                self._parked.append(request)
+            else:
+                request.finish(WouldWait(f"this process holds or awaits as many slots of {self.name} as it may: {cap}"))
+            return
+        self._number += 1
+        request.token = f"{self.courier.client}.{self._number}.{request.weight}"
+        self.waiting[request.token] = self._asking[request.token] = request
+        if self._subscribed:
+            self.courier.ready(self)
+        else:
+            self.courier.subscribe(self._channel, self)
+
+    def abandon(self, request: Request) -> None:
+        """Forget a request whose caller is gone; if it was granted meanwhile, the slot goes back."""
+        if self.waiting.pop(request.token, None):
+            self._forget(request)
+        elif slot := self.held.get(request.token):
+            self.release(slot)
+        elif request in self._parked:
+            self._parked.remove(request)
+
+    def release(self, slot: Slot, done: Callable[[int], None] | None = None) -> None:
+        """Give a slot back; `done` hears 1 if the server knew it, 0 if not."""
+        if self.held.pop(slot.token, None):
+            self._give_back(slot.token, done)
+            self._unpark()
+        elif done:
+            done(0)
+
+    def query(self, call: Call, done: Callable[[Any], None]) -> None:
+        """Run a read-only call with the next round trip; `done` hears its reply or the exception."""
+        self._queries.append((call, done))
+        self.courier.ready(self)
+
+    def leave(self) -> None:
+        """Give back everything: the process ends."""
+        self._parked.clear()
+        for request in list(self.waiting.values()):
+            self.abandon(request)
+        for slot in list(self.held.values()):
+            self.release(slot)
+
+    def refuse_all(self, error: SemaphoreError) -> None:
+        """Answer every request with an error."""
+        for request in [*self.waiting.values(), *self._parked]:
+            self._refuse(request, error)
+        self._parked.clear()
+
+    def declare(self, config: Config | None, cap: int) -> None:
+        """Take over what a semaphore object of this process says of itself."""
+        if config and config != self._own_config:
+            self._own_config, self._declared = config, False
+        if cap:
+            self._own_cap = cap
+
+    @property
+    def waiting_here(self) -> int:
+        """How many requests of this process have no slot yet."""
+        return len(self.waiting) + len(self._parked)
+
+    @property
+    def owes(self) -> bool:
+        """Whether the server has yet to hear of something given back."""
+        return bool(self._giving_back or self._in_flight)
+
+    # What is sent.
+
+    def compose(self) -> list[Call]:
+        """Make the calls of the next round trip; exactly one of `receive` and `unsent` follows."""
+        calls: list[Call] = []
+        now = time.monotonic()
+        for call, done in self._queries:
+            calls.append(call)
+            self._in_flight.append((partial(_answer, done), partial(done, RedisError("the connection failed"))))
+        self._queries = []
+        if self._own_config and not self._declared:
+            calls.append(declare_call(self.keys, self._own_config))
+            self._in_flight.append((self._on_declared, _nothing))
+        if self._subscribed and (self.waiting or self.held) and (self._beat_now or now >= self._next_beat):
+            calls += self._compose_renewals(now)
+        if self._giving_back or (self._asking and self._subscribed):
+            calls.append(self._compose_apply())
+        return calls
+
+    def _compose_renewals(self, now: float) -> Iterable[Call]:
+        self._last_beat, self._beat_now = now, False
+        held = iter(list(self.held.values()))
+        oldest = [token for token in islice(self.waiting, VOUCHED) if token not in self._asking]
+        fresh, self._unconfirmed = self._unconfirmed, 0
+        while True:
+            slots = list(islice(held, BATCH))
+            introduction = "" if self._introduced else identity()
+            handler = partial(self._on_renewed, slots, bool(introduction))
+            self._in_flight.append((handler, partial(self._not_renewed, fresh)))
+            tokens = [slot.token for slot in slots]
+            yield Call(RENEW, self.keys, [self.courier.client, introduction, len(slots), *tokens, *oldest])
+            oldest, fresh = [], 0
+            if len(slots) < BATCH:
+                return
+
+    def _compose_apply(self) -> Call:
+        given = dict(islice(self._giving_back.items(), BATCH))
+        asked = list(islice(self._asking.values(), BATCH)) if self._subscribed else []
+        for token in given:
+            del self._giving_back[token]
+        args: list[str | int] = [self.courier.client, len(given), *given]
+        for request in asked:
+            del self._asking[request.token]
+            args += [request.token, request.claim, request.priority if request.may_wait else "x"]
+            request.sent = True
+        self._in_flight.append((partial(self._on_applied, given, asked), partial(self._not_applied, given, asked)))
+        if self._giving_back or self._asking:
+            self.courier.ready(self)
+        return Call(APPLY, self.keys, args)
+
+    # What comes back.
+
+    def receive(self, sent: float, replies: list[Any]) -> bool:
+        """Take the replies to what `compose` made; False if the server could not execute it just now."""
+        in_flight, self._in_flight = self._in_flight, []
+        fine = True
+        for (take, undo), reply in zip(in_flight, replies, strict=True):
+            if not isinstance(reply, RedisError):
+                take(sent, reply)
+                continue
+            log.warning("%s: Redis %s answered %s", self.name, self.courier.shown_url, str(reply)[:500])
+            if isinstance(reply, NoPermissionError) or type(reply) is ResponseError:
+                where = self.courier.shown_url
+                self.refuse_all(Unavailable(f"Redis {where} refuses a call on {self.name}: {str(reply)[:500]}"))
+            fine = False
+            undo()
+        self._set_timer()
+        return fine
+
+    def unsent(self) -> None:
+        """Make everything of the last `compose` due again: it may or may not have been executed."""
+        in_flight, self._in_flight = self._in_flight, []
+        for _, undo in in_flight:
+            undo()
+        for request in [request for request in self.waiting.values() if not request.may_wait]:
+            self._refuse(request, Unavailable(f"Redis {self.courier.shown_url} cannot be used: {self.courier.failure}"))
+        self.courier.ready(self)
+        self._set_timer()
+
+    def on_subscribed(self) -> None:
+        """Look at the truth: messages sent before now have been missed."""
+        self._subscribed = self._beat_now = True
+        self.courier.ready(self)
+
+    def on_unsubscribed(self) -> None:
+        """Note that grants are not heard of until the next subscription."""
+        self._subscribed = False
+
+    def on_message(self, message: str) -> None:
+        """Take a grant (`g`), a hint to look at the truth (`r`), or the word that the semaphore is gone (`c`)."""
+        kind, *words = message.split(" ")
+        if kind == "g":
+            now = time.monotonic()
+            told, expiry = int(words[0]), int(words[1])
+            latest = now + (expiry - told) / 1000
+            for token, fence in zip(words[2::2], words[3::2], strict=True):
+                self._granted(token, int(fence), expiry, latest)
+            self._set_timer()
+        elif kind == "c":
+            self.refuse_all(self._closed())
+        else:
+            self._beat_now = True
+            self.courier.ready(self)
+
+    def _on_declared(self, _sent: float, _reply: Any) -> None:
+        self._declared = True
+
+    def _on_renewed(self, slots: list[Slot], introduced: bool, sent: float, reply: Any) -> None:  # noqa: FBT001
+        head, lapsed, expiry, lost, granted, gone = reply
+        generation = self._generation
+        self._learn(sent, head)
+        if head[1] < 0:
+            return
+        self._introduced = introduced or not lapsed
+        missing = set(lost)
+        deadline = self._local(expiry)
+        for slot in slots:
+            if slot.token not in missing:
+                slot.deadline = deadline
+            elif slot.token in self.held:
+                self._lose(slot, "Redis no longer has it: it was force-released, or its lease had run out there")
+        for token, fence, until in zip(*[iter(granted)] * 3, strict=True):
+            self._granted(token, fence, until)
+        # Away for too long, or under another config: any waiter may have been dropped on the way.
+        self._rejoin(self.waiting if lapsed or generation != self._generation else gone)
+
+    def _not_renewed(self, fresh: int) -> None:
+        self._beat_now = True
+        self._unconfirmed += fresh
+
+    def _on_applied(
+        self, given: dict[str, Callable[[int], None] | None], asked: list[Request], sent: float, reply: Any
+    ) -> None:
+        head, freed, answers, own, expiry = reply
+        self._learn(sent, head)
+        for done, code in zip(given.values(), freed, strict=True):
+            if done:
+                done(code)
+        for request, code, value, until in zip(asked, answers[::3], answers[1::3], answers[2::3], strict=True):
+            if request.token not in self.waiting:
+                continue  # abandoned meanwhile: its release is on the way
+            if code == GRANTED:
+                self._granted(request.token, value, until)
+            elif code == QUEUED:
+                request.ticket = value
+            elif code != NOT_CONFIGURED:  # that one `_learn` has dealt with
+                self._refuse(request, self._refusal(code, request))
+        for token, fence in zip(own[::2], own[1::2], strict=True):
+            self._granted(token, fence, expiry)
+
+    def _not_applied(self, given: dict[str, Callable[[int], None] | None], asked: list[Request]) -> None:
+        self._giving_back = {**given, **self._giving_back}
+        still = {request.token: request for request in asked if request.token in self.waiting}
+        self._asking = {**still, **self._asking}
+
+    def _learn(self, sent: float, head: Any) -> None:
+        """Take in what every reply says of the semaphore."""
+        now, limit, lease, state, generation, cap, soonest, more = head
+        self._asked_at, self._server_ms = sent, now
+        if limit < 0:
+            self._missing()
+            return
+        self._missing_since = None
+        self._lease = lease / 1000
+        self.beat = min(self._lease, FIRST_LEASE) / 3
+        self._soonest = sent + (soonest - now + 1) / 1000 if soonest else inf
+        self._generation, self._cap = generation, cap
+        if more:
+            self._beat_now = True
+            self.courier.ready(self)
+        if limit != self._limit:
+            self._limit = limit
+            for request in [request for request in self.waiting.values() if 0 < limit < request.weight]:
+                self._refuse(request, self._refusal(TOO_HEAVY, request))
+        if state == State.CLOSED:
+            self.refuse_all(self._closed())
+
+    def _missing(self) -> None:
+        """Bear with a config that is not there: it is declared, waited for, or missing for good."""
+        now = time.monotonic()
+        if self._own_config:
+            self._declared = False
+            self._rejoin(self.waiting)
+            return
+        if self._missing_since is None:
+            self._missing_since = now
+        if self._limit is None or now - self._missing_since > VANISHED_PATIENCE:
+            self._limit = None
+            where = self.courier.shown_url
+            self.refuse_all(
+                NotConfigured(
+                    f"{self.name} is not configured in Redis {where}: no DistributedSemaphore of that name has reached "
+                    f"it. See `kubectl get dsem --all-namespaces`, or declare one here with limit=... and lease=..."
+                )
+            )
+        else:
+            self.courier.call_at(now + LOOK_AGAIN, partial(self._rejoin, self.waiting))
+
+    def _granted(self, token: str, fence: int, expiry: int, latest: float = inf) -> None:
+        """Hand a slot to its request, or back to the server if nobody wants it any more."""
+        if token in self.held:
+            return
+        request = self.waiting.get(token)
+        deadline = min(self._local(expiry), latest - self._margin)
+        if request is None or deadline <= time.monotonic():
+            self._give_back(token)
+            self._rejoin([token])
+            return
+        del self.waiting[token]
+        self._asking.pop(token, None)
+        slot = self.held[token] = Slot(self, request, fence, deadline)
+        self._first_deadline = min(self._first_deadline, deadline)
+        self._unconfirmed += 1
+        request.finish(slot)
+
+    def _rejoin(self, tokens: Iterable[str]) -> None:
+        """Ask again for what the server may have forgotten; who has a ticket keeps the place."""
+        for token in tokens:
+            request = self.waiting.get(token)
+            if request and request.sent:
+                self._asking[token] = request
+        if self._asking:
+            self.courier.ready(self)
+
+    def _refuse(self, request: Request, error: SemaphoreError) -> None:
+        if self.waiting.pop(request.token, None):
+            self._forget(request)
+        request.finish(error)
+
+    def _forget(self, request: Request) -> None:
+        self._asking.pop(request.token, None)
+        if request.sent:
+            self._give_back(request.token)
+        self._unpark()
+
+    def _give_back(self, token: str, done: Callable[[int], None] | None = None) -> None:
+        self._giving_back[token] = done
+        self.courier.ready(self)
+
+    def _unpark(self) -> None:
+        if self._parked:
+            self.ask(self._parked.popleft())
+
+    def _refusal(self, code: int, request: Request) -> SemaphoreError:
+        if code == TOO_HEAVY:
+            return WeightTooLarge(f"weight {request.weight} exceeds the limit {self._limit} of {self.name}")
+        if code == FULL:
+            return QueueFull(f"the queue of {self.name} is full (maxWaiting)")
+        if code == WOULD_WAIT:
+            return WouldWait(f"every slot of {self.name} is taken")
+        return self._closed()
+
+    def _closed(self) -> Closed:
+        return Closed(f"{self.name} is closed: it admits nobody (its resource was deleted, or has state Closed)")
+
+    # Time.
+
+    @property
+    def _margin(self) -> float:
+        """By how much a slot is given up before the server's lease ends: clocks drift, and the news has a way to go."""
+        return min(0.1, self._lease / 50)
+
+    def _local(self, expiry: int) -> float:
+        """Map a time of the server (ms): the server answered after it was asked, so this is never late."""
+        return self._asked_at + (expiry - self._server_ms) / 1000 - self._margin
+
+    @property
+    def _next_beat(self) -> float:
+        hurry = self.waiting or self._unconfirmed
+        return self._last_beat + (self.beat if hurry else min(self._lease / 3, LONGEST_BEAT))
+
+    def _set_timer(self) -> None:
+        if not self.waiting and not self.held:
+            return
+        due = min(self._next_beat, self._soonest if self.waiting else inf, self._first_deadline if self.held else inf)
+        if self._timer is not None:
+            if self._timer.when() <= due:
+                return  # it looks again when it fires
+            self._timer.cancel()
+        self._timer = self.courier.call_at(due, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        now = time.monotonic()
+        if now >= self._first_deadline:
+            for slot in [slot for slot in self.held.values() if slot.deadline <= now]:
+                self._lose(slot, "its lease could not be renewed in time")
+            self._first_deadline = min((slot.deadline for slot in self.held.values()), default=inf)
+        if now >= self._next_beat or (self.waiting and now >= self._soonest):
+            self._soonest = inf
+            self._beat_now = True
+            self.courier.ready(self)
+        else:
+            self._set_timer()
+
+    def _lose(self, slot: Slot, reason: str) -> None:
+        del self.held[slot.token]
+        slot.lose(reason)
+        self._unpark()
+
+
+def _nothing() -> None:
+    pass
+
+
+def _answer(done: Callable[[Any], None], _sent: float, reply: Any) -> None:
+    done(reply)

@@ -1,0 +1,85 @@
+"""What a semaphore is: the spec of its resource, as mirrored into the `config` hash."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+MIN_LEASE_MS: Final = 1_000
+MAX_LEASE_MS: Final = 3_600_000
+MAX_LIMIT: Final = 100_000
+DEFAULT_MAX_WAITING: Final = 10_000
+
+
+class State(StrEnum):
+    """What a semaphore does with requests."""
+
+    ACTIVE = "Active"
+    PAUSED = "Paused"
+    """Requests queue, nothing is granted."""
+    CLOSED = "Closed"
+    """New requests are refused, waiters are sent away, holders may finish."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """The configuration of one semaphore; times in milliseconds.
+
+    `uid`, `generation` and `epoch` fence the writes: a config of a lower epoch, or of the same uid and a lower
+    generation, is refused by the script that writes it. A client that declares a semaphore of its own has no uid,
+    and never replaces the config of an operator.
+    """
+
+    limit: int
+    lease_ms: int
+    state: State = State.ACTIVE
+    max_waiting: int = DEFAULT_MAX_WAITING
+    max_wait_ms: int = 0
+    """0: waits are not bounded by the server."""
+    max_hold_ms: int = 0
+    """0: holds are not watched."""
+    per_process_limit: int = 0
+    """0: a process may queue or hold any number."""
+    uid: str = ""
+    generation: int = 0
+    epoch: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse values outside the bounds of the resource's schema."""
+        if not 0 <= self.limit <= MAX_LIMIT:
+            raise ValueError(f"limit is 0 to {MAX_LIMIT}, not {self.limit}")
+        if not MIN_LEASE_MS <= self.lease_ms <= MAX_LEASE_MS:
+            raise ValueError(
+                f"lease is {MIN_LEASE_MS // 1000}s to {MAX_LEASE_MS // 1000}s, not {self.lease_ms / 1000}s"
+            )
+
+    def fields(self) -> list[str | int]:
+        """Give the hash's fields and values, flat."""
+        return [
+            *("limit", self.limit, "lease", self.lease_ms, "state", self.state.value),
+            *("maxWaiting", self.max_waiting, "maxWait", self.max_wait_ms, "maxHold", self.max_hold_ms),
+            *("perProcessLimit", self.per_process_limit),
+            *("uid", self.uid, "generation", self.generation, "epoch", self.epoch),
+        ]
+
+    @classmethod
+    def parse(cls, stored: Mapping[str, str]) -> Config | None:
+        """Read a config back from the hash; None where there is none."""
+        if "limit" not in stored:
+            return None
+        return cls(
+            limit=int(stored["limit"]),
+            lease_ms=int(stored["lease"]),
+            state=State(stored["state"]),
+            max_waiting=int(stored["maxWaiting"]),
+            max_wait_ms=int(stored["maxWait"]),
+            max_hold_ms=int(stored["maxHold"]),
+            per_process_limit=int(stored["perProcessLimit"]),
+            uid=stored["uid"],
+            generation=int(stored["generation"]),
+            epoch=int(stored["epoch"]),
+        )

@@ -1,0 +1,16 @@
+-- Housekeeping that needs no client: takes back expired slots, drops dead waiters at the head, grants, and forgets
+-- processes that have been silent for long and hold nothing.
+--
+-- ARGV   -
+-- Reply  head (its `more` says: call again).
+-- Rules  4, 5, 11.
+-- include: prelude
+-- include: grant
+local SILENT = 60000
+local _, _, soonest, more = grant('')
+local silent = call('ZRANGEBYSCORE', CLIENTS, '-inf', now - (lease or 0) - SILENT, 'LIMIT', 0, MOST)
+if #silent > 0 then
+  call('ZREM', CLIENTS, unpack(silent))
+  call('HDEL', IDENTITIES, unpack(silent))
+end
+return { head(soonest, more or #silent == MOST) }

@@ -1,0 +1,70 @@
+-- The heartbeat of one process on one semaphore: renews its slots, keeps its waiters alive, tells it what it missed.
+--
+-- ARGV   client, identity (JSON, or '' when it is known), number of held tokens, token..., then up to 16 waiting tokens,
+--        the oldest first.
+-- Reply  head, lapsed (1: the lease of this client had run out, so a grant may have dropped its waiters), expiry of the
+--        renewed slots, lost tokens, granted { token, fence, expiry, ... }, gone (waiting tokens the server does not know).
+--        The first waiting token that still queues vouches for those behind it: grants go in order.
+-- Rules  4, 5 and 6: whatever message was lost, this reply heals it. Costs the same with 10 and 10,000 waiters.
+-- include: prelude
+-- include: grant
+local me, identity, holding = ARGV[1], ARGV[2], tonumber(ARGV[3])
+local lost, granted, gone, alive, expiry = {}, {}, {}, {}, 0
+if not limit then
+  return { head(), 1, 0, lost, granted, gone }
+end
+
+local leased = call('ZSCORE', CLIENTS, me)
+local lapsed = not leased or tonumber(leased) <= now
+call('ZADD', CLIENTS, now + first, me)
+if identity ~= '' then
+  call('HSET', IDENTITIES, me, identity)
+end
+
+if holding > 0 then
+  expiry = now + lease
+  local expiries = call('ZMSCORE', HOLDERS, unpack(ARGV, 4, 3 + holding))
+  for i = 1, holding do
+    local token = ARGV[3 + i]
+    if expiries[i] and tonumber(expiries[i]) > now then
+      local n = #alive
+      alive[n + 1], alive[n + 2] = expiry, token
+    else
+      lost[#lost + 1] = token
+    end
+  end
+  if #alive > 0 then
+    call('ZADD', HOLDERS, unpack(alive))
+  end
+end
+
+local own, own_expiry, soonest, more = {}, 0, nil, false
+if call('ZCARD', QUEUE) > 0 then
+  own, own_expiry, soonest, more = grant(me)
+end
+
+for i = 4 + holding, #ARGV do
+  local token = ARGV[i]
+  if call('ZSCORE', QUEUE, token) then
+    break
+  end
+  local held_until = call('ZSCORE', HOLDERS, token)
+  if held_until then
+    local n = #granted
+    granted[n + 1], granted[n + 2], granted[n + 3] =
+      token, tonumber(call('ZSCORE', GRANTS, token)), tonumber(held_until)
+  else
+    gone[#gone + 1] = token
+  end
+end
+for i = 1, #own, 2 do
+  local n = #granted
+  granted[n + 1], granted[n + 2], granted[n + 3] = own[i], own[i + 1], own_expiry
+end
+
+if doomed then
+  for _, key in ipairs(WIPE) do
+    call('PEXPIRE', key, lease + 60000)
+  end
+end
+return { head(soonest, more), lapsed and 1 or 0, expiry, lost, granted, gone }

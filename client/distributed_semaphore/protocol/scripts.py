@@ -1,0 +1,155 @@
+"""The Lua scripts, and how they are run.
+
+Scripts are sent by their hash. A server that has forgotten one (restart, SCRIPT FLUSH) has not executed it, so it is
+loaded and sent again; everything else that goes wrong is the caller's to judge.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+from functools import cached_property
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any, Final
+
+from redis.exceptions import NoScriptError, RedisError
+
+from distributed_semaphore.protocol.keys import Keys
+from distributed_semaphore.protocol.snapshot import Snapshot, parse_snapshot
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from redis.asyncio import Redis
+
+    from distributed_semaphore.protocol.config import Config
+
+_INCLUDE: Final = "-- include: "
+
+
+@dataclass(frozen=True)
+class Script:
+    """One script: `<name>.lua` with the shared parts that it includes."""
+
+    name: str
+
+    @cached_property
+    def source(self) -> str:
+        """The text as Redis gets it."""
+        return "\n".join(_compose(self.name))
+
+    @cached_property
+    def sha(self) -> str:
+        """The hash by which Redis knows it."""
+        return hashlib.sha1(self.source.encode(), usedforsecurity=False).hexdigest()
+
+
+def _compose(part: str) -> Iterable[str]:
+    for line in files(__package__).joinpath("lua", f"{part}.lua").read_text("utf-8").splitlines():
+        if line.startswith(_INCLUDE):
+            yield from _compose(line.removeprefix(_INCLUDE))
+        else:
+            yield line
+
+
+APPLY: Final = Script("apply")
+RENEW: Final = Script("renew")
+REAP: Final = Script("reap")
+DECLARE: Final = Script("declare")
+FORGET: Final = Script("forget")
+INSPECT: Final = Script("inspect")
+SCRIPTS: Final = (APPLY, RENEW, REAP, DECLARE, FORGET, INSPECT)
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One script to run on one semaphore."""
+
+    script: Script
+    keys: Keys
+    args: Sequence[str | int] = field(default=())
+
+    @property
+    def command(self) -> list[str | int]:
+        """The Redis command."""
+        scripted = self.keys.scripted
+        return ["EVALSHA", self.script.sha, len(scripted), *scripted, *self.args]
+
+
+async def run(redis: Redis, calls: Sequence[Call]) -> list[Any]:
+    """Run scripts in one round trip; a failed one leaves its exception in its place.
+
+    Raises:
+        redis.exceptions.RedisError: the connection failed; any of the calls may or may not have been executed.
+    """
+    replies = await _send(redis, calls)
+    for _ in range(3):
+        missing = [i for i, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
+        if not missing:
+            break
+        for script in {calls[i].script for i in missing}:
+            await redis.script_load(script.source)
+        for i, reply in zip(missing, await _send(redis, [calls[i] for i in missing]), strict=True):
+            replies[i] = reply
+    return replies
+
+
+async def _send(redis: Redis, calls: Sequence[Call]) -> list[Any]:
+    pipeline = redis.pipeline(transaction=False)
+    for call in calls:
+        pipeline.execute_command(*call.command)
+    return await pipeline.execute(raise_on_error=False)
+
+
+def declare_call(keys: Keys, config: Config) -> Call:
+    """Make the call that writes a config (see `declare`)."""
+    return Call(DECLARE, keys, [config.uid, config.generation, config.epoch, *config.fields()])
+
+
+async def declare(redis: Redis, name: str, config: Config) -> bool:
+    """Write the config of a semaphore; whatever it now allows is granted in the same step. One round trip.
+
+    Returns:
+        False if it was refused as stale: a higher epoch, a higher generation of the same uid, or, for a config without
+        uid, an operator's config stands there.
+    """
+    keys = Keys.of(name)
+    [reply] = await run(redis, [declare_call(keys, config)])
+    code, more = _checked(reply)
+    while more:
+        [more] = await reap(redis, [name])
+    return bool(code)
+
+
+async def forget(redis: Redis, name: str, uid: str) -> int:
+    """Remove a semaphore whose config has this uid: waiters get `Closed`, holders may finish. One round trip.
+
+    The keys go with the last holder; a time to live covers holders that crashed.
+
+    Returns:
+        How many slots are still held.
+    """
+    [reply] = await run(redis, [Call(FORGET, Keys.of(name), [uid])])
+    return int(_checked(reply))
+
+
+async def inspect(redis: Redis, names: Sequence[str], top: int = 10) -> list[Snapshot | RedisError]:
+    """Look at semaphores in one round trip, naming at most `top` holders and waiters of each."""
+    replies = await run(redis, [Call(INSPECT, Keys.of(name), [top]) for name in names])
+    return [reply if isinstance(reply, RedisError) else parse_snapshot(reply) for reply in replies]
+
+
+async def reap(redis: Redis, names: Sequence[str]) -> list[bool]:
+    """Take back expired slots, drop dead waiters and grant what is free, in one round trip.
+
+    Returns:
+        For each semaphore, whether the work stopped at its bound, so that it should be called again.
+    """
+    replies = await run(redis, [Call(REAP, Keys.of(name)) for name in names])
+    return [not isinstance(reply, RedisError) and bool(reply[0][-1]) for reply in replies]
+
+
+def _checked(reply: Any) -> Any:
+    if isinstance(reply, RedisError):
+        raise reply
+    return reply
