@@ -200,9 +200,9 @@ class Courier:
                         self._take_message(message)
             except (RedisError, OSError, TimeoutError) as error:
                 self._listening = False
+                self._failed(error)
                 for session in list(self._sessions.values()):
                     session.on_unsubscribed()
-                self._failed(error)
                 await self._messages.aclose()  # type: ignore[no-untyped-call]
                 self._messages = self._redis.pubsub()
                 await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311

@@ -51,8 +51,8 @@ def resource_name(name: str, namespace: str | None, url: str, patience: float) -
         )
     found = "nothing of that name" if stored[0] is None else "that name from another resource or cluster"
     raise WrongRedis(
-        f"Redis {where} does not serve {kind}: it has {found}. Point SEMAPHORE_REDIS_URL at the Redis that the operator "
-        "of this cluster uses"
+        f"Redis {where} does not serve {kind}: it has {found}. Point SEMAPHORE_REDIS_URL at the Redis that this "
+        "cluster's operator uses"
     )
 
 

@@ -232,7 +232,7 @@ class AsyncSemaphore:
             Unavailable: Redis cannot be reached.
         """
         courier, session = self._connect()
-        snapshot = await _inspect(courier, session, 0)
+        snapshot = _seen(courier, await _look(courier, session, 0))
         return Statistics(
             name=self.name,
             limit=snapshot.config.limit if snapshot.config else None,
@@ -261,11 +261,11 @@ class AsyncSemaphore:
         if not request.token:
             courier.submit(session.abandon, request)
             return AcquireTimeout(f"{said}: this process holds or awaits as many slots as it may")
-        looking = asyncio.ensure_future(_inspect(courier, session, NAMED, request.token))
+        look = _look(courier, session, NAMED, request.token)  # before the request leaves the queue
         courier.submit(session.abandon, request)
         try:
             async with asyncio.timeout(EXPLANATION):
-                snapshot = await looking
+                snapshot = _seen(courier, await look)
         except (TimeoutError, Unavailable):
             return AcquireTimeout(said)
         return AcquireTimeout(f"{said}: {_reason(snapshot)}")
@@ -324,14 +324,18 @@ def _settle(answer: asyncio.Future[Any], outcome: object) -> None:
         answer.set_result(outcome)
 
 
-async def _inspect(courier: Courier, session: Session, top: int, token: str = "") -> Snapshot:
+def _look(courier: Courier, session: Session, top: int, token: str = "") -> asyncio.Future[Any]:
+    """Ask for a snapshot now, to be read later by `_seen`."""
     loop = asyncio.get_running_loop()
     answer: asyncio.Future[Any] = loop.create_future()
     call = Call(INSPECT, session.keys, [top, token])
     courier.submit(session.query, call, lambda reply: courier.deliver(loop, partial(_settle, answer, reply)))
-    reply = await answer
+    return answer
+
+
+def _seen(courier: Courier, reply: Any) -> Snapshot:
     if isinstance(reply, RedisError):
-        raise Unavailable(f"Redis {courier.shown_url} cannot be used: {reply}")
+        raise Unavailable(f"Redis {courier.shown_url} cannot be used: {courier.failure or reply}")
     return parse_snapshot(reply)
 
 

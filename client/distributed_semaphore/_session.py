@@ -244,8 +244,7 @@ class Session:
         in_flight, self._in_flight = self._in_flight, []
         for _, undo in in_flight:
             undo()
-        for request in [request for request in self.waiting.values() if not request.may_wait]:
-            self._refuse(request, Unavailable(f"Redis {self.courier.shown_url} cannot be used: {self.courier.failure}"))
+        self._disappoint_the_hasty()
         self.courier.ready(self)
         self._set_timer()
 
@@ -257,6 +256,12 @@ class Session:
     def on_unsubscribed(self) -> None:
         """Note that grants are not heard of until the next subscription."""
         self._subscribed = False
+        self._disappoint_the_hasty()
+
+    def _disappoint_the_hasty(self) -> None:
+        for request in [request for request in self.waiting.values() if not request.may_wait]:
+            where, why = self.courier.shown_url, self.courier.failure
+            self._refuse(request, Unavailable(f"Redis {where} cannot be used: {why}"))
 
     def on_message(self, message: str) -> None:
         """Take a grant (`g`), a hint to look at the truth (`r`), or the word that the semaphore is gone (`c`)."""

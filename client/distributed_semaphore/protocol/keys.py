@@ -24,10 +24,10 @@ class SemaphoreName(str):
 
     def __new__(cls, value: str) -> Self:
         """Check a name."""
-        if not value or len(value.encode()) > MAX_NAME_BYTES:
-            raise ValueError(f"a semaphore's name has 1 to {MAX_NAME_BYTES} bytes, this one has {len(value.encode())}")
         if not value.isprintable():
             raise ValueError(f"a semaphore's name has no control characters: {value!r}")
+        if not 0 < (size := len(value.encode())) <= MAX_NAME_BYTES:
+            raise ValueError(f"a semaphore's name has 1 to {MAX_NAME_BYTES} bytes, this one has {size}")
         return super().__new__(cls, value)
 
 

@@ -59,7 +59,7 @@ for i = 1, releases do
 end
 
 local waiting, held = call('ZCARD', QUEUE), call('ZCARD', HOLDERS) + count.extra
-if doomed and held == 0 then
+if doomed and held == 0 and count.releasedAt == now then -- the last holder of a deleted semaphore
   call('UNLINK', unpack(WIPE))
   counted = false
   limit = nil
@@ -110,8 +110,8 @@ for i = 3 + releases, #ARGV, 3 do
     waiting = waiting + 1
     code = 2
   end
-  if code < 0 then
-    add('refused', limit and 1 or 0)
+  if code < 0 and limit and not doomed then
+    add('refused', 1)
   end
   local n = #answers
   answers[n + 1], answers[n + 2], answers[n + 3] = code, value, until_ms

@@ -13,6 +13,9 @@ local lost, granted, gone, alive, expiry = {}, {}, {}, {}, 0
 if not limit then
   return { head(), 1, 0, lost, granted, gone }
 end
+if doomed and call('ZCARD', HOLDERS) == 0 then -- only the word is left that the semaphore was deleted
+  return { head(), 1, 0, { unpack(ARGV, 4, 3 + holding) }, granted, gone }
+end
 
 local leased = call('ZSCORE', CLIENTS, me)
 local lapsed = not leased or tonumber(leased) <= now

@@ -1,0 +1,52 @@
+"""A real API server for the tests of this folder, and a kubectl that talks to it."""
+
+from __future__ import annotations
+
+import subprocess
+from typing import TYPE_CHECKING, Protocol
+
+import pytest
+from controlplane import ControlPlane
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+class Kubectl(Protocol):
+    """Runs kubectl as a user would; an AssertionError carries what it wrote to standard error."""
+
+    def __call__(self, *arguments: str, stdin: str | None = None, kubeconfig: Path | None = None) -> str:
+        """Return its standard output; `kubeconfig` is another user's, without it the admin's."""
+
+
+@pytest.fixture(scope="session")
+def cluster(pytestconfig: pytest.Config) -> Iterator[ControlPlane]:
+    capture = pytestconfig.pluginmanager.getplugin("capturemanager")
+    plane = ControlPlane()
+    if capture:
+        # The first start builds for minutes, and says so.
+        with capture.global_and_fixture_disabled():
+            plane.start()
+    else:
+        plane.start()
+    yield plane
+    plane.stop()
+
+
+@pytest.fixture(scope="session")
+def kubectl(cluster: ControlPlane) -> Kubectl:
+    def run(*arguments: str, stdin: str | None = None, kubeconfig: Path | None = None) -> str:
+        answer = subprocess.run(
+            [cluster.kubectl, f"--kubeconfig={kubeconfig or cluster.kubeconfig}", *arguments],
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        if answer.returncode != 0:
+            raise AssertionError(f"kubectl {' '.join(arguments)} ended with {answer.returncode}: {answer.stderr}")
+        return answer.stdout
+
+    return run

@@ -1,0 +1,97 @@
+"""A real server for every test here, each kind that this machine has; every test has a semaphore name of its own."""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING
+
+import pytest
+from redis.asyncio import Redis
+
+from distributed_semaphore.protocol import Config, declare
+from distributed_semaphore.protocol.scripts import APPLY, RENEW, Call, Keys, run
+from distributed_semaphore.testing import RedisServer, find_servers
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+
+    from redis.asyncio.client import PubSub
+
+SERVERS = find_servers()
+_numbers = itertools.count(1)
+
+
+@pytest.fixture(scope="session", params=sorted(SERVERS))
+def server(request: pytest.FixtureRequest) -> Iterator[RedisServer]:
+    """A running server."""
+    with RedisServer(SERVERS[request.param]) as running:
+        yield running
+
+
+@pytest.fixture
+async def redis(server: RedisServer) -> AsyncIterator[Redis]:
+    """A connection of the test's own to look and interfere with."""
+    async with Redis.from_url(server.url, decode_responses=True) as connection:
+        yield connection
+
+
+@pytest.fixture
+def name() -> str:
+    """A semaphore that no other test uses."""
+    return f"tests/semaphore-{next(_numbers)}"
+
+
+class Process:
+    """Speaks the protocol for one imagined process, one call at a time."""
+
+    def __init__(self, redis: Redis, name: str, client: str) -> None:
+        self.redis = redis
+        self.keys = Keys.of(name)
+        self.client = client
+        self.listener: PubSub | None = None
+        self._numbers = itertools.count(1)
+
+    def token(self, weight: int = 1) -> str:
+        return f"{self.client}.{next(self._numbers)}.{weight}"
+
+    async def listen(self) -> None:
+        self.listener = self.redis.pubsub()
+        await self.listener.subscribe(self.keys.channel(self.client))
+        assert (await self.listener.get_message(timeout=5))["type"] == "subscribe"
+
+    async def message(self, timeout: float = 5.0) -> str | None:
+        assert self.listener is not None
+        message = await self.listener.get_message(ignore_subscribe_messages=True, timeout=timeout)
+        return message["data"] if message else None
+
+    async def renew(self, held: tuple[str, ...] = (), waiting: tuple[str, ...] = (), identity: str = "{}"):
+        [reply] = await run(self.redis, [Call(RENEW, self.keys, [self.client, identity, len(held), *held, *waiting])])
+        return reply
+
+    async def apply(self, release: tuple[str, ...] = (), acquire: tuple[tuple[str, str | int, str | int], ...] = ()):
+        flat = [word for request in acquire for word in request]
+        [reply] = await run(self.redis, [Call(APPLY, self.keys, [self.client, len(release), *release, *flat])])
+        if isinstance(reply, Exception):
+            raise reply
+        return reply
+
+    async def ask(self, token: str, ticket: str | int = "", priority: str | int = 0) -> list[int]:
+        """Give code, value and expiry of one acquire."""
+        return (await self.apply(acquire=((token, ticket, priority),)))[2]
+
+    async def release(self, token: str) -> int:
+        return (await self.apply(release=(token,)))[1][0]
+
+
+@pytest.fixture
+async def processes(redis: Redis, name: str) -> AsyncIterator[list[Process]]:
+    """Three live processes that listen, on a semaphore with limit 2 and a lease of 2 s declared by an operator."""
+    await declare(redis, name, Config(limit=2, lease_ms=2000, uid="uid", generation=1))
+    made = [Process(redis, name, client) for client in ("alice", "bob", "carol")]
+    for process in made:
+        await process.listen()
+        await process.renew()
+    yield made
+    for process in made:
+        if process.listener is not None:
+            await process.listener.aclose()

@@ -1,0 +1,439 @@
+"""The scripts, call by call, on a real server."""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.redis.conftest import Process
+
+from distributed_semaphore.protocol import Config, Keys, State, declare, forget, inspect, reap
+from distributed_semaphore.protocol.scripts import APPLY, SCRIPTS, Call, run
+
+if TYPE_CHECKING:
+    from redis.asyncio import Redis
+
+GRANTED, QUEUED, CLOSED, FULL, TOO_HEAVY, NOT_CONFIGURED, WOULD_WAIT = 1, 2, -1, -2, -3, -4, -5
+
+
+async def fill(process: Process, slots: int = 2) -> list[str]:
+    """Take every slot."""
+    tokens = [process.token() for _ in range(slots)]
+    for token in tokens:
+        assert (await process.ask(token))[0] == GRANTED
+    return tokens
+
+
+async def queue(process: Process, n: int) -> list[str]:
+    tokens = [process.token() for _ in range(n)]
+    for token in tokens:
+        assert (await process.ask(token))[0] == QUEUED
+    return tokens
+
+
+async def shown(redis: Redis, name: str):
+    [snapshot] = await inspect(redis, [name])
+    assert not isinstance(snapshot, Exception)
+    return snapshot
+
+
+async def test_a_release_grants_to_the_head_and_wakes_its_process_alone(processes, redis, name):
+    alice, bob, carol = processes
+    first, second = await fill(alice)
+    [waiting] = await queue(bob, 1)
+    await queue(carol, 1)
+
+    assert await alice.release(first) == 1
+    kind, now, expiry, token, fence = (await bob.message()).split()
+    assert (kind, token) == ("g", waiting)
+    assert int(expiry) - int(now) == 2000
+    assert await carol.message(timeout=0.05) is None
+    assert {holder.token for holder in (await shown(redis, name)).holders} == {second, waiting}
+    assert int(fence) == max(holder.fence for holder in (await shown(redis, name)).holders)
+
+
+async def test_slots_are_granted_in_order_of_arrival_whatever_the_process(processes, redis, name):
+    alice, bob, carol = processes
+    held = await fill(alice)
+    expected = []
+    for process in (bob, carol, alice, carol, bob):
+        expected += await queue(process, 1)
+    order = []
+    for _ in expected:
+        await alice.release(held.pop(0))
+        holders = (await shown(redis, name)).holders
+        order += [holder.token for holder in holders if holder.token not in [*held, *order]]
+        held = [holder.token for holder in holders]
+    assert order == expected
+
+
+async def test_an_acquire_sent_again_takes_no_second_slot_and_keeps_its_place(processes, redis, name):
+    """curator#835, token-throttle#21: the reply of an acquire is lost."""
+    alice, bob, _ = processes
+    held, other = alice.token(), alice.token()
+    granted = await alice.ask(held)
+    assert await alice.ask(held, "?") == granted
+    await alice.ask(other)
+    first, second = await queue(bob, 2)
+    again = await bob.ask(first, "?")
+    assert again[0] == QUEUED
+    snapshot = await shown(redis, name)
+    assert (snapshot.holder_count, [waiter.token for waiter in snapshot.waiters]) == (2, [first, second])
+
+
+async def test_a_release_sent_again_or_by_a_stranger_changes_nothing(processes, redis, name):
+    """docket PR #223, redisson#5066: release twice, by a stranger, after expiry."""
+    alice, bob, _ = processes
+    first, _second = await fill(alice)
+    assert await bob.release("stranger.1.1") == 0
+    assert await alice.release(first) == 1
+    assert await alice.release(first) == 0
+    assert (await shown(redis, name)).holder_count == 1
+
+
+async def test_leaving_the_queue_is_releasing_the_place(processes, redis, name):
+    alice, bob, _ = processes
+    await fill(alice)
+    [waiting] = await queue(bob, 1)
+    assert await bob.release(waiting) == 2
+    snapshot = await shown(redis, name)
+    assert (snapshot.waiter_count, snapshot.counters.left) == (0, 1)
+
+
+async def test_a_slot_whose_lease_ran_out_goes_to_the_head(processes, redis, name):
+    alice, bob, _ = processes
+    crashed, _ = await fill(alice)
+    [waiting] = await queue(bob, 1)
+    await redis.zadd(alice.keys.prefix + "holders", {crashed: 1})
+    await reap(redis, [name])
+    snapshot = await shown(redis, name)
+    assert waiting in {holder.token for holder in snapshot.holders}
+    assert (snapshot.holder_count, snapshot.counters.expired) == (2, 1)
+    lost = (await alice.renew(held=(crashed,)))[3]
+    assert lost == [crashed]
+
+
+async def test_a_renewal_extends_to_the_full_lease_of_the_present_config(processes, redis, name):
+    """kured#822: a new lease reaches present holders with their next renewal."""
+    alice, _, _ = processes
+    [held] = await fill(alice, 1)
+    await declare(redis, name, Config(limit=2, lease_ms=30_000, uid="uid", generation=2))
+    await alice.renew(held=(held,))
+    snapshot = await shown(redis, name)
+    assert snapshot.holders[0].expires_at - snapshot.server_time == pytest.approx(30, abs=0.5)
+
+
+async def test_an_unconfirmed_grant_has_a_short_lease(processes, redis, name):
+    alice, _, _ = processes
+    await declare(redis, name, Config(limit=2, lease_ms=3_600_000, uid="uid", generation=2))
+    code, _, expiry = await alice.ask(alice.token())
+    assert code == GRANTED
+    assert expiry / 1000 - (await shown(redis, name)).server_time == pytest.approx(5, abs=0.5)
+
+
+async def test_a_head_whose_process_stopped_listening_is_passed_over_at_once(processes, redis, name):
+    """argo-workflows#8109, etcd#19597: the head's process is dead."""
+    alice, bob, carol = processes
+    first, _ = await fill(alice)
+    await queue(bob, 3)
+    [waiting] = await queue(carol, 1)
+    await bob.listener.aclose()
+    await wait_until_deaf(redis, bob)
+    await alice.release(first)
+    assert (await carol.message()).split()[3] == waiting
+    snapshot = await shown(redis, name)
+    assert (snapshot.waiter_count, snapshot.counters.abandoned) == (0, 3)
+
+
+async def wait_until_deaf(redis: Redis, process: Process) -> None:
+    while (await redis.pubsub_numsub(process.keys.channel(process.client)))[0][1]:
+        await asyncio.sleep(0.001)
+
+
+async def test_a_process_that_was_passed_over_is_told_and_rejoins_with_its_old_place(processes, redis, name):
+    alice, bob, carol = processes
+    first, _ = await fill(alice)
+    early = bob.token()
+    _, ticket, _ = await bob.ask(early)
+    [late] = await queue(carol, 1)
+    await bob.listener.aclose()
+    await wait_until_deaf(redis, bob)
+    await alice.release(first)
+    await queue(alice, 1)
+
+    await bob.listen()
+    lapsed, _, _, _, gone = (await bob.renew(waiting=(early,)))[1:]
+    assert (lapsed, gone) == (1, [early])
+    await bob.ask(early, ticket)
+    snapshot = await shown(redis, name)
+    assert snapshot.waiters[0].token == early
+    assert late in {holder.token for holder in snapshot.holders}
+
+
+async def test_waiters_of_a_silent_process_are_dropped_when_their_turn_comes(processes, redis, name):
+    alice, bob, carol = processes
+    first, _ = await fill(alice)
+    await queue(bob, 2)
+    [waiting] = await queue(carol, 1)
+    await redis.zadd(bob.keys.prefix + "clients", {"bob": 1})
+    await alice.release(first)
+    assert (await carol.message()).split()[3] == waiting
+
+
+async def test_a_raised_limit_is_granted_at_once_and_in_order(processes, redis, name):
+    alice, bob, _ = processes
+    await fill(alice)
+    waiting = await queue(bob, 4)
+    await declare(redis, name, Config(limit=5, lease_ms=2000, uid="uid", generation=2))
+    assert (await bob.message()).split()[3::2] == waiting[:3]
+
+
+async def test_a_lowered_limit_evicts_nobody_and_grants_nothing_until_it_fits(processes, redis, name):
+    alice, bob, _ = processes
+    first, second = await fill(alice)
+    [waiting] = await queue(bob, 1)
+    await declare(redis, name, Config(limit=1, lease_ms=2000, uid="uid", generation=2))
+    assert (await shown(redis, name)).holder_count == 2
+    await alice.release(first)
+    assert [holder.token for holder in (await shown(redis, name)).holders] == [second]
+    await alice.release(second)
+    assert [holder.token for holder in (await shown(redis, name)).holders] == [waiting]
+
+
+async def test_limit_zero_keeps_its_waiters(processes, redis, name):
+    """kueue#14965: limit 0 with waiters, then 3: three hold."""
+    _, bob, _ = processes
+    await declare(redis, name, Config(limit=0, lease_ms=2000, uid="uid", generation=2))
+    waiting = await queue(bob, 5)
+    await reap(redis, [name])
+    assert (await shown(redis, name)).waiter_count == 5
+    await declare(redis, name, Config(limit=3, lease_ms=2000, uid="uid", generation=3))
+    assert [holder.token for holder in (await shown(redis, name)).holders] == waiting[:3]
+
+
+async def test_a_paused_semaphore_queues_and_grants_nothing_until_it_is_resumed(processes, redis, name):
+    _, bob, _ = processes
+    await declare(redis, name, Config(limit=2, lease_ms=2000, uid="uid", generation=2, state=State.PAUSED))
+    waiting = await queue(bob, 2)
+    await declare(redis, name, Config(limit=2, lease_ms=2000, uid="uid", generation=3))
+    assert [holder.token for holder in (await shown(redis, name)).holders] == waiting
+
+
+async def test_a_closed_semaphore_refuses_and_sends_its_waiters_away(processes, redis, name):
+    alice, bob, _ = processes
+    held = await fill(alice)
+    await queue(bob, 2)
+    await declare(redis, name, Config(limit=2, lease_ms=2000, uid="uid", generation=2, state=State.CLOSED))
+    assert await bob.message() == "r"
+    assert (await bob.ask(bob.token()))[0] == CLOSED
+    snapshot = await shown(redis, name)
+    assert (snapshot.waiter_count, [holder.token for holder in snapshot.holders]) == (0, held)
+    assert (await alice.renew(held=tuple(held)))[3] == []
+
+
+async def test_a_full_queue_refuses_but_first_looks_for_the_dead(processes, redis, name):
+    alice, bob, carol = processes
+    await declare(redis, name, Config(limit=2, lease_ms=2000, uid="uid", generation=2, max_waiting=3))
+    await fill(alice)
+    await queue(bob, 3)
+    assert (await carol.ask(carol.token()))[0] == FULL
+    await redis.zadd(bob.keys.prefix + "clients", {"bob": 1})
+    assert (await carol.ask(carol.token()))[0] == QUEUED
+    assert (await shown(redis, name)).waiter_count == 1
+
+
+async def test_who_may_not_wait_is_told_so_and_leaves_no_trace(processes, redis, name):
+    alice, bob, _ = processes
+    await fill(alice)
+    assert (await bob.ask(bob.token(), "", "x"))[0] == WOULD_WAIT
+    assert (await shown(redis, name)).waiter_count == 0
+
+
+async def test_weights_count_and_the_head_is_not_overtaken_by_lighter_requests(processes, redis, name):
+    """hazelcast, airflow#29474: a stream of light requests does not starve a heavy one."""
+    alice, bob, carol = processes
+    await declare(redis, name, Config(limit=4, lease_ms=2000, uid="uid", generation=2))
+    light = await fill(alice, 4)
+    heavy = bob.token(weight=3)
+    assert (await bob.ask(heavy))[0] == QUEUED
+    [behind] = await queue(carol, 1)
+    for token in light[:3]:
+        assert heavy not in {holder.token for holder in (await shown(redis, name)).holders}
+        await alice.release(token)
+    snapshot = await shown(redis, name)
+    assert {holder.token for holder in snapshot.holders} == {light[3], heavy}
+    assert snapshot.held == 4
+    await bob.release(heavy)
+    snapshot = await shown(redis, name)
+    assert ({holder.token for holder in snapshot.holders}, snapshot.held) == ({light[3], behind}, 2)
+
+
+async def test_a_weight_above_the_limit_is_refused_at_once(processes, redis, name):
+    """airflow PR #20178: weight 4 of limit 2 could never be granted."""
+    alice, _, _ = processes
+    assert (await alice.ask(alice.token(weight=3)))[0] == TOO_HEAVY
+
+
+async def test_priorities_hold_while_waiting(processes, redis, name):
+    """solid_queue#237: a more urgent request goes first, equals in order of arrival."""
+    alice, bob, _ = processes
+    await fill(alice)
+    [plain] = await queue(bob, 1)
+    urgent, more_urgent = bob.token(), bob.token()
+    await bob.ask(urgent, "", 5)
+    await bob.ask(more_urgent, "", 8000)
+    snapshot = await shown(redis, name)
+    assert [waiter.token for waiter in snapshot.waiters] == [more_urgent, urgent, plain]
+    assert [waiter.priority for waiter in snapshot.waiters] == [8000, 5, 0]
+
+
+async def test_fences_rise_with_every_grant(processes):
+    alice, _, _ = processes
+    fences = []
+    for _ in range(50):
+        token = alice.token()
+        _, fence, _ = await alice.ask(token)
+        fences.append(fence)
+        await alice.release(token)
+    assert all(earlier < later for earlier, later in pairwise(fences))
+
+
+async def test_without_a_config_nobody_gets_in(redis, name):
+    """prefect: a missing limit means no limit there; here it means no slot."""
+    assert (await Process(redis, name, "alice").ask("alice.1.1"))[0] == NOT_CONFIGURED
+    assert await redis.keys(Keys.of(name).prefix + "*") == []
+
+
+@pytest.mark.parametrize(
+    ("late", "accepted"),
+    [
+        (Config(limit=9, lease_ms=2000, uid="uid", generation=4, epoch=7), False),
+        (Config(limit=9, lease_ms=2000, uid="uid", generation=6, epoch=6), False),
+        (Config(limit=9, lease_ms=2000, uid="other", generation=1, epoch=6), False),
+        (Config(limit=9, lease_ms=2000), False),
+        (Config(limit=9, lease_ms=2000, uid="uid", generation=6, epoch=7), True),
+        (Config(limit=9, lease_ms=2000, uid="uid", generation=5, epoch=8), True),
+        (Config(limit=9, lease_ms=2000, uid="other", generation=1, epoch=7), True),
+    ],
+)
+async def test_a_config_is_fenced_by_uid_generation_and_epoch(redis, name, late, accepted):
+    await declare(redis, name, Config(limit=2, lease_ms=2000, uid="uid", generation=5, epoch=7))
+    assert await declare(redis, name, late) is accepted
+    assert (await shown(redis, name)).config.limit == (9 if accepted else 2)
+
+
+async def test_a_deleted_semaphore_goes_with_its_last_holder(processes, redis, name):
+    alice, bob, _ = processes
+    first, second = await fill(alice)
+    await queue(bob, 2)
+    assert await forget(redis, name, "uid") == 2
+    assert await bob.message() == "c"
+    assert (await bob.ask(bob.token()))[0] == CLOSED
+    for key in await redis.keys(alice.keys.prefix + "*"):
+        assert 0 < await redis.pttl(key) <= 62_000
+    assert (await alice.renew(held=(first, second)))[3] == []
+    await alice.release(first)
+    await alice.release(second)
+    assert await redis.keys(alice.keys.prefix + "*") == []
+
+
+async def test_a_deleted_semaphore_without_holders_tells_latecomers_for_one_lease(processes, redis, name):
+    _, bob, _ = processes
+    await declare(redis, name, Config(limit=0, lease_ms=2000, uid="uid", generation=2))
+    await queue(bob, 2)
+    assert await forget(redis, name, "uid") == 0
+    assert (await bob.ask(bob.token()))[0] == CLOSED
+    [left] = await redis.keys(bob.keys.prefix + "*")
+    assert left == bob.keys.config
+    assert 0 < await redis.pttl(left) <= 2000
+
+
+async def test_forgetting_leaves_another_resources_config_alone(processes, redis, name):
+    assert await forget(redis, name, "another uid") == 0
+    assert (await shown(redis, name)).config.limit == 2
+
+
+async def test_a_name_wanted_again_before_its_last_holder_left_keeps_that_holder(processes, redis, name):
+    alice, _, _ = processes
+    [held] = await fill(alice, 1)
+    await forget(redis, name, "uid")
+    assert await declare(redis, name, Config(limit=1, lease_ms=2000, uid="new", generation=1))
+    assert {await redis.pttl(key) for key in await redis.keys(alice.keys.prefix + "*")} == {-1}
+    assert (await alice.ask(alice.token()))[0] == QUEUED
+    assert await alice.release(held) == 1
+
+
+async def test_more_grants_than_one_call_may_make_are_all_made(redis, name):
+    """A limit raised from 1 to 5,000 strands nobody."""
+    await declare(redis, name, Config(limit=0, lease_ms=60_000, uid="uid", generation=1))
+    alice = Process(redis, name, "alice")
+    await alice.listen()
+    await alice.renew()
+    for start in range(0, 5000, 500):
+        await alice.apply(acquire=tuple((f"alice.{start + i}.1", "", 0) for i in range(500)))
+    await declare(redis, name, Config(limit=5000, lease_ms=60_000, uid="uid", generation=2))
+    snapshot = await shown(redis, name)
+    assert (snapshot.holder_count, snapshot.waiter_count) == (5000, 0)
+    await alice.listener.aclose()
+
+
+async def test_a_lost_wake_up_is_healed_by_the_next_heartbeat(processes, redis, name):
+    """redisson#5762: wake-ups may be dropped."""
+    alice, bob, _ = processes
+    first, _ = await fill(alice)
+    tokens = await queue(bob, 3)
+    await alice.release(first)
+    granted, gone = (await bob.renew(waiting=tuple(tokens)))[4:]
+    assert (granted[0], len(granted), gone) == (tokens[0], 3, [])
+
+
+async def test_forgotten_scripts_are_sent_again_and_executed_once(processes, redis, name):
+    """limits, bullmq: SCRIPT FLUSH between any two calls and inside a batch."""
+    alice, _, _ = processes
+    await redis.script_flush()
+    calls = [Call(APPLY, alice.keys, ["alice", 0, alice.token(), "", 0]) for _ in range(2)]
+    replies = await run(redis, calls)
+    assert [reply[2][0] for reply in replies] == [GRANTED, GRANTED]
+    snapshot = await shown(redis, name)
+    assert (snapshot.holder_count, snapshot.counters.granted) == (2, 2)
+
+
+async def test_a_release_costs_the_same_with_10_and_10000_waiters(redis, name):
+    """sidekiq#2944, bullmq#909: one release, one process woken, whatever the length of the queue."""
+
+    async def commands_of_a_release(waiters: int) -> int:
+        which = f"{name}-{waiters}"
+        await declare(redis, which, Config(limit=1, lease_ms=60_000, uid="uid", generation=1))
+        alice, bob = Process(redis, which, "alice"), Process(redis, which, "bob")
+        await bob.listen()
+        await bob.renew()
+        held = alice.token()
+        await alice.ask(held)
+        for start in range(0, waiters, 500):
+            batch = range(start, min(start + 500, waiters))
+            await bob.apply(acquire=tuple((f"bob.{i}.1", "", 0) for i in batch))
+        before = await redis.info("commandstats")
+        assert await alice.release(held) == 1
+        after = await redis.info("commandstats")
+        await bob.listener.aclose()
+        return sum(after[kind]["calls"] - before.get(kind, {"calls": 0})["calls"] for kind in after)
+
+    assert await commands_of_a_release(10) == await commands_of_a_release(10_000)
+
+
+async def test_every_key_has_the_tag_of_its_semaphore(processes, redis, name):
+    alice, _, _ = processes
+    await fill(alice)
+    keys = await redis.keys("*" + name + "}*")
+    assert len(keys) == 6
+    assert all(key.startswith("sem:{" + name + "}:") for key in keys)
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.name)
+def test_every_script_begins_with_its_contract(script):
+    text = script.source.splitlines()
+    header = "\n".join(text[: next(i for i, line in enumerate(text) if not line.startswith("--"))])
+    assert "-- ARGV" in header
+    assert "-- Reply" in header
