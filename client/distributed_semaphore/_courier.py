@@ -16,6 +16,7 @@ import random
 import threading
 import time
 from collections import deque
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from redis.exceptions import AuthenticationError, NoPermissionError, RedisError
@@ -97,7 +98,7 @@ class Courier:
 
     # Below this line everything runs in the I/O thread.
 
-    def call_at(self, when: float, action: Callable[[], None]) -> asyncio.TimerHandle:
+    def call_at(self, when: float, action: Callable[[], None]) -> asyncio.Handle:
         """Run an action at a time of the monotonic clock."""
         return self._loop.call_at(when, action)
 
@@ -135,7 +136,12 @@ class Courier:
         while True:
             await self._wake.wait()
             self._wake.clear()
-            if await self._round_trip():
+            try:
+                fine = await self._round_trip()
+            except Exception:  # a fault of ours must not end every renewal of the process
+                log.exception("a round trip to Redis %s failed unexpectedly", self.shown_url)
+                fine = False
+            if fine:
                 pause = FIRST_PAUSE
                 if self._farewell and not any(session.owes for session in list(self._sessions.values())):
                     self._farewell.set()
@@ -168,12 +174,9 @@ class Courier:
         if self.failure is not None:
             log.info("Redis %s is back", self.shown_url)
             self.failure = None
-        at = 0
-        fine = True
-        for session, n in parts:
-            fine = session.receive(sent, replies[at : at + n]) and fine
-            at += n
-        return fine
+        answers = iter(replies)
+        fine = [session.receive(sent, list(islice(answers, n))) for session, n in parts]
+        return all(fine)
 
     def _failed(self, error: Exception) -> None:
         said = str(error) or type(error).__name__

@@ -96,7 +96,8 @@ class Session:
         self._first_deadline = inf
         """No slot of this process is lost before."""
         self._missing_since: float | None = None
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: asyncio.Handle | None = None
+        self._timer_at = inf
 
     # What callers want.
 
@@ -451,10 +452,10 @@ class Session:
             return
         due = min(self._next_beat, self._soonest if self.waiting else inf, self._first_deadline if self.held else inf)
         if self._timer is not None:
-            if self._timer.when() <= due:
+            if self._timer_at <= due:
                 return  # it looks again when it fires
             self._timer.cancel()
-        self._timer = self.courier.call_at(due, self._on_timer)
+        self._timer, self._timer_at = self.courier.call_at(due, self._on_timer), due
 
     def _on_timer(self) -> None:
         self._timer = None

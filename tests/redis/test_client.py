@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import subprocess
@@ -170,10 +171,8 @@ async def test_cancelling_an_acquire_at_any_moment_leaves_nothing_behind(semapho
     for _ in range(turns):
         await asyncio.sleep(0 if turns < 6 else 0.0003)
     task.cancel()
-    try:
+    with contextlib.suppress(asyncio.CancelledError):
         await semaphore.release(await task)
-    except asyncio.CancelledError:
-        pass
     await until(held(semaphore, 0))
     assert (await semaphore.statistics()).waiting == 0
 

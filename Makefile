@@ -1,0 +1,65 @@
+# Every target makes its own set-up. `make help` lists them.
+
+SHELL := /bin/bash -o pipefail
+PYTHON ?= python3
+BIN := .venv/bin
+# What pip trusts, uv shall trust.
+export SSL_CERT_FILE ?= $(PIP_CERT)
+export UV_SYSTEM_CERTS ?= true
+export PYTHONPATH := hack
+
+.DEFAULT_GOAL := help
+.PHONY: help venv demo test lint format unit redis cluster bench crd charts image clean
+
+help: ## List the targets
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  \033[1m%-10s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+venv: .venv/installed ## Make the virtual environment with everything in it
+
+.venv/installed: pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed, this is " + sys.version.split()[0]) if sys.version_info < (3, 11) else 0'
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
+	@[ -n "$$SSL_CERT_FILE" ] || unset SSL_CERT_FILE; $(BIN)/uv pip install --quiet --python $(BIN)/python -e '.[dev]'
+	@touch $@
+
+demo: venv ## Show the main job end to end: kubectl, operator, workers, a crash, a stuck queue (KEEP=1 leaves it running)
+	@$(BIN)/python -m demo $(if $(KEEP),--keep)
+
+test: lint unit redis cluster ## Run everything that CI runs
+
+lint: venv ## Check style, types and import arrows
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy client/distributed_semaphore operator/semaphore_operator hack benchmarks
+	$(BIN)/lint-imports --no-logo 2>/dev/null || $(BIN)/lint-imports
+
+format: venv ## Format the code
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+unit: venv ## Test what needs no server
+	$(BIN)/pytest tests/unit
+
+redis: venv redis-server ## Test protocol and client on real servers
+	$(BIN)/pytest tests/redis
+
+cluster: venv ## Test operator and charts on a real API server, with real kubectl and helm
+	$(BIN)/pytest tests/cluster
+
+.PHONY: redis-server
+redis-server: # Debian's Redis beside the embedded Valkey, where it can be installed
+	@command -v redis-server >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null \
+	  && echo "installing redis-server" && { apt-get install -y -qq redis-server >/dev/null 2>&1 \
+	  || { apt-get update -qq >/dev/null && apt-get install -y -qq redis-server >/dev/null; }; } \
+	  || echo "no redis-server on PATH: testing on the embedded Valkey only"; }
+
+bench: venv ## Measure the article's four designs and ours in one run (benchmarks/results, docs/benchmarks.md)
+	$(BIN)/python -m benchmarks.article --check --write-docs
+
+crd: venv ## Generate the CRD from the models
+	$(BIN)/python -m semaphore_operator.crd
+
+clean: ## Remove what the targets made in this folder (caches outside stay)
+	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache dist build
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,38 @@
+"""Durations as Kubernetes writes them: `30s`, `1m30s`, `1500ms` (GEP-2257)."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+#: What the API server's CEL `duration()` understands too, so that both sides agree.
+PATTERN: Final = "^([0-9]{1,5}(h|m|s|ms)){1,4}$"
+_PART: Final = re.compile(r"([0-9]{1,5})(ms|h|m|s)")
+_MS: Final = {"h": 3_600_000, "m": 60_000, "s": 1_000, "ms": 1}
+
+
+def milliseconds(text: str) -> int:
+    """Read a duration.
+
+    Raises:
+        ValueError: it is not one.
+    """
+    if not re.match(PATTERN, text):
+        raise ValueError(f"a duration is written like 30s, 1m30s or 2h, not {text!r}")
+    return sum(int(number) * _MS[unit] for number, unit in _PART.findall(text))
+
+
+def seconds(text: str) -> float:
+    """Read a duration in seconds."""
+    return milliseconds(text) / 1000
+
+
+def show(elapsed: float) -> str:
+    """Write a span of seconds as people read it: `4s`, `12m`, `3h5m`."""
+    whole = round(elapsed)
+    hours, minutes, rest = whole // 3600, whole % 3600 // 60, whole % 60
+    if hours:
+        return f"{hours}h{minutes}m" if minutes else f"{hours}h"
+    if minutes:
+        return f"{minutes}m{rest}s" if rest else f"{minutes}m"
+    return f"{rest}s"

@@ -1,0 +1,237 @@
+"""The DistributedSemaphore resource: the models that the CRD is generated from and that resources are read with."""
+
+from __future__ import annotations
+
+from datetime import datetime  # noqa: TC003  pydantic resolves it at run time
+from enum import StrEnum
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic.alias_generators import to_camel
+
+from distributed_semaphore.protocol import Config, Keys, State
+from distributed_semaphore.protocol.config import MAX_LIMIT
+from semaphore_operator.durations import PATTERN, milliseconds
+
+GROUP: Final = "semaphores.dev"
+VERSION: Final = "v1alpha1"
+KIND: Final = "DistributedSemaphore"
+PLURAL: Final = "distributedsemaphores"
+FINALIZER: Final = "semaphores.dev/operator"
+NAMED: Final = 10
+"""Holders and waiters that a status names at most, which keeps the object small."""
+
+
+def rule(cel: str, message: str) -> dict[str, str]:
+    """Write a validation of the API server."""
+    return {"rule": cel, "message": message}
+
+
+def duration(name: str, shortest: str, longest: str) -> dict[str, Any]:
+    """Bound a duration: one rule, so that a wrong one gets one message that says what is allowed."""
+    cel = f"self.matches('{PATTERN}') && duration(self) >= duration('{shortest}') && duration(self) <= duration('{longest}')"
+    message = f"{name} is a duration from {shortest} to {longest}, written like 30s, 1m30s or 1h"
+    return {"x-kubernetes-validations": [rule(cel, message)]}
+
+
+class Model(BaseModel):
+    """Camel case outside, snake case inside, and nothing changes after reading."""
+
+    model_config = ConfigDict(
+        frozen=True, alias_generator=to_camel, populate_by_name=True, extra="ignore", use_attribute_docstrings=True
+    )
+
+
+class DeletionPolicy(StrEnum):
+    """What becomes of the semaphore's keys in Redis when its resource is deleted."""
+
+    DELETE = "Delete"
+    RETAIN = "Retain"
+
+
+class Alerts(Model):
+    """When a condition calls for a human."""
+
+    queue_stuck_after: Annotated[
+        str, Field(max_length=24, json_schema_extra=duration("queueStuckAfter", "1s", "24h"))
+    ] = "2m"
+    """QueueStuck becomes True when somebody waits and nothing was granted for this long."""
+    long_wait_after: Annotated[
+        str, Field(max_length=24, json_schema_extra=duration("longWaitAfter", "1s", "24h"))
+    ] = "5m"
+    """LongWait becomes True when slots are granted but the oldest waiter waits longer than this."""
+
+
+class Spec(Model):
+    """What the semaphore should be."""
+
+    name: Annotated[
+        str | None,
+        Field(
+            max_length=253,
+            json_schema_extra={
+                "x-kubernetes-validations": [
+                    rule(
+                        "self.matches('^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$')",
+                        "name has lower case letters, digits, '-' and '.', and begins and ends with a letter or digit",
+                    )
+                ]
+            },
+        ),
+    ] = None
+    """Name of the semaphore within its namespace; metadata.name by default. Clients use <namespace>/<name>. Cannot change."""
+    limit: Annotated[int, Field(ge=0, le=MAX_LIMIT, json_schema_extra={"format": "int32"})]
+    """How many slots there are, 0 to 100000. 0 admits nobody. A lower limit evicts no holder; a higher one is felt at once."""
+    lease: Annotated[str, Field(max_length=24, json_schema_extra=duration("lease", "1s", "1h"))] = "30s"
+    """A crashed holder's slot is free again after this long, 1s to 1h. Living holders renew by themselves."""
+    state: State = State.ACTIVE
+    """Active; Paused: requests queue and nothing is granted; Closed: requests and waiters are turned away, holders may finish."""
+    max_waiting: Annotated[int, Field(ge=0, le=MAX_LIMIT, json_schema_extra={"format": "int32"})] = 10_000
+    """How many may wait; further requests are refused at once."""
+    max_wait: Annotated[
+        str | None, Field(max_length=24, json_schema_extra=duration("maxWait", "1s", "24h"))
+    ] = None
+    """The longest that a request may wait; no bound by default."""
+    max_hold: Annotated[
+        str | None, Field(max_length=24, json_schema_extra=duration("maxHold", "1s", "24h"))
+    ] = None
+    """A hold longer than this is reported (condition HolderOverdue), never cut; no bound by default."""
+    per_process_limit: Annotated[int | None, Field(ge=1, le=MAX_LIMIT, json_schema_extra={"format": "int32"})] = None
+    """How many slots one process may hold or wait for; more wait inside the process. No bound by default."""
+    deletion_policy: DeletionPolicy = DeletionPolicy.DELETE
+    """Delete: waiters are turned away and the keys go with the last holder. Retain: Redis is left as it is."""
+    alerts: Alerts = Alerts()
+    """When a condition calls for a human."""
+
+
+class Party(Model):
+    """Who holds or waits."""
+
+    pod: str | None = None
+    namespace: str | None = None
+    node: str | None = None
+    app: str | None = None
+    host: str | None = None
+    pid: str | None = None
+    since: datetime
+    """Since when."""
+    weight: int = 1
+    """How much of the limit it takes."""
+
+
+class HolderStatus(Party):
+    """A holder of a slot."""
+
+    fence: Annotated[int, Field(json_schema_extra={"format": "int64"})]
+    """The fencing number of the grant."""
+
+
+class WaiterStatus(Party):
+    """A waiter in the queue."""
+
+    position: int
+    """1 for the next to be granted."""
+    priority: int = 0
+    """Higher goes first."""
+
+
+class Condition(Model):
+    """One aspect of the resource's state, in the form of metav1.Condition."""
+
+    type: str
+    """Ready, RedisAvailable, QueueStuck, LongWait or HolderOverdue."""
+    status: Literal["True", "False", "Unknown"]
+    """Whether it is so."""
+    reason: str
+    """Why, in one word."""
+    message: str = ""
+    """Why, in a sentence, and what to do."""
+    last_transition_time: datetime
+    """When status last changed."""
+    observed_generation: Annotated[int, Field(json_schema_extra={"format": "int64"})] = 0
+    """The generation that this was said of."""
+
+
+class Status(Model):
+    """What the semaphore is, as Redis knows it."""
+
+    observed_generation: Annotated[int, Field(json_schema_extra={"format": "int64"})] = 0
+    """The generation of the spec that Redis has."""
+    key: str | None = None
+    """Beginning of the semaphore's keys in Redis."""
+    summary: str | None = None
+    """The state in one word: Active, Paused, Closed, QueueStuck, RedisUnavailable, Conflict."""
+    limit: int | None = None
+    """The limit in force."""
+    lease_seconds: float | None = None
+    """The lease in force."""
+    holders: int | None = None
+    """Weight of the slots held."""
+    waiting: int | None = None
+    """How many wait."""
+    oldest_waiter_since: datetime | None = None
+    """Since when the longest waiting waits."""
+    last_grant_time: datetime | None = None
+    """When a slot was last granted."""
+    throughput: str | None = None
+    """Grants per second between the last two looks."""
+    held_by: Annotated[tuple[HolderStatus, ...], Field(max_length=NAMED)] = ()
+    """The longest holding, at most 10."""
+    waiting_line: Annotated[tuple[WaiterStatus, ...], Field(max_length=NAMED)] = ()
+    """The first in line, at most 10."""
+    conditions: tuple[Condition, ...] = ()
+    """Ready, RedisAvailable, QueueStuck."""
+
+
+class Resource(Model):
+    """A DistributedSemaphore as the API server has it."""
+
+    namespace: str
+    name: str
+    uid: str
+    generation: int
+    created: str
+    deleted: str | None
+    spec: Spec
+    status: Status
+
+    @classmethod
+    def read(cls, body: Any) -> Resource:
+        """Read what the API server sends."""
+        metadata = body["metadata"]
+        return cls(
+            namespace=metadata["namespace"],
+            name=metadata["name"],
+            uid=metadata["uid"],
+            generation=metadata["generation"],
+            created=metadata["creationTimestamp"],
+            deleted=metadata.get("deletionTimestamp"),
+            spec=Spec.model_validate(dict(body["spec"])),
+            status=Status.model_validate(dict(body.get("status") or {})),
+        )
+
+    @property
+    def semaphore(self) -> str:
+        """The semaphore's name, as clients use it."""
+        return f"{self.namespace}/{self.spec.name or self.name}"
+
+    @property
+    def keys(self) -> Keys:
+        """Its keys in Redis."""
+        return Keys.of(self.semaphore)
+
+    def config(self, epoch: int) -> Config:
+        """Give the config that Redis should have."""
+        spec = self.spec
+        return Config(
+            limit=spec.limit,
+            lease_ms=milliseconds(spec.lease),
+            state=spec.state,
+            max_waiting=spec.max_waiting,
+            max_wait_ms=milliseconds(spec.max_wait) if spec.max_wait else 0,
+            max_hold_ms=milliseconds(spec.max_hold) if spec.max_hold else 0,
+            per_process_limit=spec.per_process_limit or 0,
+            uid=self.uid,
+            generation=self.generation,
+            epoch=epoch,
+        )
