@@ -23,8 +23,8 @@ from redis.exceptions import AuthenticationError, NoPermissionError, RedisError
 
 from distributed_semaphore._errors import Unavailable
 from distributed_semaphore._identity import new_client_id
-from distributed_semaphore._redis import connect, without_password
 from distributed_semaphore._session import Session
+from distributed_semaphore.protocol.address import connect, without_password
 from distributed_semaphore.protocol.scripts import Call, run
 
 if TYPE_CHECKING:

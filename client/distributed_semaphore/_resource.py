@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import redis
 from distributed_semaphore._errors import ResourceUnreadable, Unavailable, WrongRedis
-from distributed_semaphore._redis import without_password
+from distributed_semaphore.protocol.address import without_password
 from distributed_semaphore.protocol.keys import Keys
 
 if TYPE_CHECKING:

@@ -13,9 +13,9 @@ from redis.exceptions import RedisError
 from distributed_semaphore._arguments import check_request, own_config
 from distributed_semaphore._courier import Courier, courier_to
 from distributed_semaphore._errors import AcquireTimeout, InvalidArgument, SemaphoreError, Unavailable, WouldWait
-from distributed_semaphore._redis import redis_url, without_password
 from distributed_semaphore._request import Request, Slot
 from distributed_semaphore._resource import resource_name
+from distributed_semaphore.protocol.address import redis_url, without_password
 from distributed_semaphore.protocol.config import State
 from distributed_semaphore.protocol.keys import SemaphoreName
 from distributed_semaphore.protocol.scripts import INSPECT, Call
@@ -82,8 +82,8 @@ class AsyncSemaphore:
         lease: float | None = None,
         per_process_limit: int | None = None,
     ) -> None:
-        self._url = redis_url(redis)
         try:
+            self._url = redis_url(redis)
             self.name: str = SemaphoreName(name)
             self._config = own_config(limit, lease)
         except ValueError as error:
@@ -120,7 +120,10 @@ class AsyncSemaphore:
             WrongRedis: this Redis does not serve the resource.
             Unavailable: Redis cannot be reached.
         """
-        url = redis_url(redis)
+        try:
+            url = redis_url(redis)
+        except ValueError as error:
+            raise InvalidArgument(str(error)) from None
         return cls(resource_name(name, namespace, url, patience), redis=url, per_process_limit=per_process_limit)
 
     async def acquire(self, *, timeout: float | None = None, weight: int = 1, priority: int = 0) -> Slot:  # noqa: ASYNC109

@@ -29,7 +29,8 @@ def rule(cel: str, message: str) -> dict[str, str]:
 
 def duration(name: str, shortest: str, longest: str) -> dict[str, Any]:
     """Bound a duration: one rule, so that a wrong one gets one message that says what is allowed."""
-    cel = f"self.matches('{PATTERN}') && duration(self) >= duration('{shortest}') && duration(self) <= duration('{longest}')"
+    bounds = f"duration(self) >= duration('{shortest}') && duration(self) <= duration('{longest}')"
+    cel = f"self.matches('{PATTERN}') && {bounds}"
     message = f"{name} is a duration from {shortest} to {longest}, written like 30s, 1m30s or 1h"
     return {"x-kubernetes-validations": [rule(cel, message)]}
 
@@ -56,9 +57,9 @@ class Alerts(Model):
         str, Field(max_length=24, json_schema_extra=duration("queueStuckAfter", "1s", "24h"))
     ] = "2m"
     """QueueStuck becomes True when somebody waits and nothing was granted for this long."""
-    long_wait_after: Annotated[
-        str, Field(max_length=24, json_schema_extra=duration("longWaitAfter", "1s", "24h"))
-    ] = "5m"
+    long_wait_after: Annotated[str, Field(max_length=24, json_schema_extra=duration("longWaitAfter", "1s", "24h"))] = (
+        "5m"
+    )
     """LongWait becomes True when slots are granted but the oldest waiter waits longer than this."""
 
 
@@ -79,22 +80,18 @@ class Spec(Model):
             },
         ),
     ] = None
-    """Name of the semaphore within its namespace; metadata.name by default. Clients use <namespace>/<name>. Cannot change."""
+    """Name within the namespace; by default metadata.name. Clients use <namespace>/<name>. Cannot be changed."""
     limit: Annotated[int, Field(ge=0, le=MAX_LIMIT, json_schema_extra={"format": "int32"})]
-    """How many slots there are, 0 to 100000. 0 admits nobody. A lower limit evicts no holder; a higher one is felt at once."""
+    """How many slots there are, 0 to 100000. 0 admits nobody. Lowering evicts no holder; raising is felt at once."""
     lease: Annotated[str, Field(max_length=24, json_schema_extra=duration("lease", "1s", "1h"))] = "30s"
     """A crashed holder's slot is free again after this long, 1s to 1h. Living holders renew by themselves."""
     state: State = State.ACTIVE
-    """Active; Paused: requests queue and nothing is granted; Closed: requests and waiters are turned away, holders may finish."""
+    """Active; Paused: requests queue, nothing is granted; Closed: all are turned away, holders finish."""
     max_waiting: Annotated[int, Field(ge=0, le=MAX_LIMIT, json_schema_extra={"format": "int32"})] = 10_000
     """How many may wait; further requests are refused at once."""
-    max_wait: Annotated[
-        str | None, Field(max_length=24, json_schema_extra=duration("maxWait", "1s", "24h"))
-    ] = None
+    max_wait: Annotated[str | None, Field(max_length=24, json_schema_extra=duration("maxWait", "1s", "24h"))] = None
     """The longest that a request may wait; no bound by default."""
-    max_hold: Annotated[
-        str | None, Field(max_length=24, json_schema_extra=duration("maxHold", "1s", "24h"))
-    ] = None
+    max_hold: Annotated[str | None, Field(max_length=24, json_schema_extra=duration("maxHold", "1s", "24h"))] = None
     """A hold longer than this is reported (condition HolderOverdue), never cut; no bound by default."""
     per_process_limit: Annotated[int | None, Field(ge=1, le=MAX_LIMIT, json_schema_extra={"format": "int32"})] = None
     """How many slots one process may hold or wait for; more wait inside the process. No bound by default."""

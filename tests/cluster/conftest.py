@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import secrets
 import subprocess
 from typing import TYPE_CHECKING, Protocol
 
 import pytest
+
 from controlplane import ControlPlane
 
 if TYPE_CHECKING:
@@ -32,6 +34,23 @@ def cluster(pytestconfig: pytest.Config) -> Iterator[ControlPlane]:
         plane.start()
     yield plane
     plane.stop()
+
+
+@pytest.fixture
+def own_cluster(cluster: ControlPlane) -> ControlPlane:
+    """The cluster, for tests that do to it what is only done to one of our own."""
+    if cluster.existing:
+        pytest.skip("not on an existing cluster (USE_EXISTING_CLUSTER)")
+    return cluster
+
+
+@pytest.fixture
+def namespace(kubectl: Kubectl) -> Iterator[str]:
+    """A namespace of the test's own."""
+    name = f"test-{secrets.token_hex(4)}"
+    kubectl("create", "namespace", name)
+    yield name
+    kubectl("delete", "namespace", name, "--wait=false")
 
 
 @pytest.fixture(scope="session")

@@ -12,8 +12,6 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.maint_notifications import MaintNotificationsConfig
 
-from distributed_semaphore._errors import InvalidArgument
-
 URL_VARIABLE: Final = "SEMAPHORE_REDIS_URL"
 CONNECT_TIMEOUT: Final = 2.0
 
@@ -22,20 +20,20 @@ def redis_url(given: str | None) -> str:
     """Give the address to use: the given one, else that of the environment.
 
     Raises:
-        InvalidArgument: there is none, or it is not a Redis URL.
+        ValueError: there is none, or it is not a Redis URL.
     """
     url = given if given is not None else os.environ.get(URL_VARIABLE, "")
     if not url:
-        raise InvalidArgument(f"which Redis? pass redis='redis://host:6379/0' or set {URL_VARIABLE}")
+        raise ValueError(f"which Redis? pass redis='redis://host:6379/0' or set {URL_VARIABLE}")
     try:
         options = parse_url(url)
         _ = urlsplit(url).port
     except ValueError as error:
-        raise InvalidArgument(
+        raise ValueError(
             f"not a Redis URL (redis://host:6379/0, rediss://, unix://): {without_password(url)!r}: {error}"
         ) from None
     if not options.get("host") and not options.get("path"):
-        raise InvalidArgument(f"the Redis URL names no host: {without_password(url)!r}")
+        raise ValueError(f"the Redis URL names no host: {without_password(url)!r}")
     return url
 
 

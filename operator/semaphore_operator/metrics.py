@@ -1,0 +1,90 @@
+"""Metrics: collected from the last look at each semaphore, so that no series outlives its resource."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from semaphore_operator import __version__
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from semaphore_operator.sweep import Record
+
+LABELS = ("namespace", "name")
+
+
+class Metrics(Collector):
+    """The metrics of `Record`; two labels a semaphore, so their number is that of the resources."""
+
+    def __init__(self, record: Record) -> None:
+        self._record = record
+
+    def collect(self) -> Iterator[Metric]:
+        """Give every metric."""
+        yield from self._semaphores()
+        yield from self._operator()
+
+    def _semaphores(self) -> Iterator[Metric]:
+        gauges = {
+            "limit": GaugeMetricFamily("semaphore_limit", "Slots that there are", labels=LABELS),
+            "holders": GaugeMetricFamily("semaphore_holders", "Weight of the slots held", labels=LABELS),
+            "waiting": GaugeMetricFamily("semaphore_waiting", "Requests in the queue", labels=LABELS),
+            "oldest": GaugeMetricFamily(
+                "semaphore_oldest_wait_seconds", "For how long the longest waiting waits; 0: nobody does", labels=LABELS
+            ),
+        }
+        counters = {
+            "granted": CounterMetricFamily("semaphore_granted", "Slots granted", labels=LABELS),
+            "released": CounterMetricFamily("semaphore_released", "Slots given back", labels=LABELS),
+            "expired": CounterMetricFamily("semaphore_expired", "Slots whose lease ran out", labels=LABELS),
+            "abandoned": CounterMetricFamily("semaphore_abandoned", "Waiters whose process went silent", labels=LABELS),
+            "left": CounterMetricFamily("semaphore_left", "Waiters that gave up", labels=LABELS),
+            "refused": CounterMetricFamily("semaphore_refused", "Requests refused at once", labels=LABELS),
+        }
+        waited = CounterMetricFamily("semaphore_waited_seconds", "Sum of the waits of all granted", labels=LABELS)
+        conditions = GaugeMetricFamily(
+            "semaphore_condition",
+            "1: the condition (type: Ready, RedisAvailable, QueueStuck) is True, 0: it is not; reason as in the status",
+            labels=(*LABELS, "type", "reason"),
+        )
+        for seen in list(self._record.seen.values()):
+            labels = (seen.resource.namespace, seen.resource.name)
+            for condition in seen.status.conditions:
+                conditions.add_metric((*labels, condition.type, condition.reason), float(condition.status == "True"))
+            if (snapshot := seen.snapshot) is None:
+                continue
+            oldest = snapshot.oldest_waiter_since
+            gauges["limit"].add_metric(labels, snapshot.config.limit if snapshot.config else 0)
+            gauges["holders"].add_metric(labels, snapshot.held)
+            gauges["waiting"].add_metric(labels, snapshot.waiter_count)
+            gauges["oldest"].add_metric(labels, max(0.0, snapshot.server_time - oldest) if oldest else 0.0)
+            for name, counter in counters.items():
+                counter.add_metric(labels, getattr(snapshot.counters, name))
+            waited.add_metric(labels, snapshot.counters.waited_ms / 1000)
+        yield from (*gauges.values(), *counters.values(), waited, conditions)
+
+    def _operator(self) -> Iterator[Metric]:
+        record = self._record
+        yield GaugeMetricFamily("semaphore_operator_redis_up", "1: Redis answered the last look", value=record.redis_up)
+        yield GaugeMetricFamily(
+            "semaphore_operator_kubernetes_up", "1: the API server answered the last listing", value=record.kube_up
+        )
+        yield GaugeMetricFamily(
+            "semaphore_operator_sweep_duration_seconds", "Duration of the last sweep", value=record.duration
+        )
+        yield CounterMetricFamily("semaphore_operator_sweeps", "Sweeps finished", value=record.sweeps)
+        yield CounterMetricFamily("semaphore_operator_status_writes", "Status writes", value=record.patches)
+        yield CounterMetricFamily(
+            "semaphore_operator_configs_restored", "Configs that Redis had lost", value=record.restored
+        )
+        errors = CounterMetricFamily(
+            "semaphore_operator_errors", "Failed calls; kind is redis or kube", labels=("kind",)
+        )
+        for kind, number in record.errors.items():
+            errors.add_metric((kind,), number)
+        yield errors
+        yield InfoMetricFamily("semaphore_operator_build", "Version of the operator", value={"version": __version__})

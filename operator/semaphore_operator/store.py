@@ -1,0 +1,39 @@
+"""The operator's connection to Redis, one for each event loop; made anew when the address changes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from distributed_semaphore.protocol.address import connect
+
+if TYPE_CHECKING:
+    from redis.asyncio import Redis
+
+    from semaphore_operator.settings import Settings
+
+
+class Store:
+    """Gives the client for the present address."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._url = ""
+        self._redis: Redis | None = None
+
+    async def redis(self) -> Redis:
+        """Give the client.
+
+        Raises:
+            ValueError: the file with the address is missing or wrong.
+        """
+        url = self._settings.redis_url()
+        if self._redis is None or url != self._url:
+            await self.close()
+            self._redis, self._url = connect(url), url
+        return self._redis
+
+    async def close(self) -> None:
+        """Close its connections."""
+        if self._redis is not None:
+            await self._redis.aclose()
+            self._redis = None

@@ -1,0 +1,66 @@
+"""/livez, /readyz and /metrics."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Final
+
+from aiohttp import web
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+
+from semaphore_operator.metrics import Metrics
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from semaphore_operator.settings import Settings
+    from semaphore_operator.sweep import Record
+
+SILENCE: Final = 60.0
+"""Seconds without a finished sweep, beyond its period, after which the process should be started anew."""
+
+
+class Web:
+    """The operator's own web server; started first, so that probes have an answer from the beginning."""
+
+    def __init__(self, settings: Settings, record: Record, watching: Callable[[], bool]) -> None:
+        self._settings = settings
+        self._record = record
+        self._watching = watching
+        self._metrics = CollectorRegistry(auto_describe=False)
+        self._metrics.register(Metrics(record))
+        app = web.Application()
+        app.router.add_get("/livez", self._livez)
+        app.router.add_get("/readyz", self._readyz)
+        app.router.add_get("/metrics", self._metrics_page)
+        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.5)
+
+    async def start(self) -> int:
+        """Start it; give the port."""
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, self._settings.host, self._settings.port, reuse_address=True)
+        await site.start()
+        return int(self._runner.addresses[0][1])
+
+    async def stop(self) -> None:
+        """Stop it."""
+        await self._runner.cleanup()
+
+    async def _livez(self, _: web.Request) -> web.Response:
+        """Fail when the sweep hangs. Redis or Kubernetes being away is no reason to start anew."""
+        silence = time.monotonic() - self._record.finished
+        if silence > SILENCE + self._settings.sweep:
+            return web.Response(status=503, text=f"no sweep finished for {silence:.0f}s\n")
+        return web.Response(text="ok\n")
+
+    async def _readyz(self, _: web.Request) -> web.Response:
+        """Fail until resources have been listed and are watched."""
+        if self._record.kube_up and self._record.sweeps and self._watching():
+            return web.Response(text="ok\n")
+        return web.Response(status=503, text="the resources have not been read yet\n")
+
+    async def _metrics_page(self, _: web.Request) -> web.Response:
+        page = await asyncio.to_thread(generate_latest, self._metrics)
+        return web.Response(body=page, headers={"Content-Type": CONTENT_TYPE_LATEST})
