@@ -1,0 +1,1 @@
+"""The demo: the whole path, told in the terminal with the real output of kubectl."""

@@ -107,7 +107,7 @@ class Kube:
         body: Any = {
             "apiVersion": "events.k8s.io/v1",
             "kind": "Event",
-            "metadata": {"generateName": f"{resource.name[:200]}.", "namespace": resource.namespace},
+            "metadata": {"generateName": f"{resource.name[:200]}-", "namespace": resource.namespace},
             "eventTime": datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z"),
             "reportingController": GROUP + "/operator",
             "reportingInstance": COMPONENT,
