@@ -72,7 +72,8 @@ def _build(module: Path, programs: list[Program]) -> dict[str, Path]:
             # What an interrupted build left behind; nobody else builds while the lock is ours.
             for leftover in folder.glob(".build-*"):
                 shutil.rmtree(leftover)
-            with tempfile.TemporaryDirectory(dir=folder, prefix=".build-") as output:
+            # Compilers that are being killed may still write; the next build removes what they leave.
+            with tempfile.TemporaryDirectory(dir=folder, prefix=".build-", ignore_cleanup_errors=True) as output:
                 _compile(module, wanted, Path(output))
                 for program in wanted:
                     # The rename is atomic, so a program that is there is whole.
@@ -100,7 +101,7 @@ def _compile(module: Path, programs: list[Program], output: Path) -> None:
     packages = [program.package for program in programs]
     flags = build_flags(module)
     with display() as shown:
-        step = _Step(shown, module)
+        step = _Step(shown, module, scratch=output)
         template = "{{if .Stale}}{{.ImportPath}}{{end}}"
         stale = step.run("downloading modules", [go, "list", *flags, "-deps", "-f", template, *packages])
         step.run("compiling", [go, "build", "-v", *flags, "-o", f"{output}/", *packages], expected=set(stale.split()))
@@ -110,11 +111,13 @@ def _compile(module: Path, programs: list[Program], output: Path) -> None:
 class _Step:
     """Runs one `go` command after the other, showing how far it is by the lines that it writes to standard error."""
 
-    def __init__(self, shown: Display, module: Path) -> None:
+    def __init__(self, shown: Display, module: Path, scratch: Path) -> None:
         self._shown = shown
         self._module = module
         # A laxer garbage collector saves the compiler 6 % of its CPU. No go.work of a folder above may join in.
-        self._environment = {"GOGC": "400"} | os.environ | {"CGO_ENABLED": "0", "GOWORK": "off"}
+        # Go's temporary files go with the scratch folder, however the build ends.
+        settings = {"CGO_ENABLED": "0", "GOWORK": "off", "GOTMPDIR": str(scratch)}
+        self._environment = {"GOGC": "400"} | os.environ | settings
         self._done = 0
         self._said: deque[str] = deque(maxlen=30)
 

@@ -163,6 +163,8 @@ class ControlPlane:
         return answer.stdout
 
     def _write_kubeconfig(self, name: str, user: dict[str, Any], namespace: str) -> Path:
-        path = self.directory / f"{re.sub(r'[^A-Za-z0-9.-]+', '-', name)}.kubeconfig"
+        folder = self.directory / "users"
+        folder.mkdir(exist_ok=True)
+        path = folder / f"{re.sub(r'[^A-Za-z0-9.-]+', '-', name)}.kubeconfig"
         kubeconfig.write(path, self._cluster, user, namespace)
         return path

@@ -11,8 +11,8 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 
-# Of some 950 s of CPU that compiling takes, DWARF, which the linker drops anyway (-s -w), costs a sixth, and inlining
-# within Kubernetes' own 1,800 packages another sixth.
+# DWARF, which the linker drops anyway (-s -w), costs 17 % of the CPU that compiling takes, and inlining within
+# Kubernetes' own 1,800 packages 28 % of the rest; README.md has the figures.
 FLAGS = ("-trimpath", "-buildvcs=false", "-gcflags=all=-dwarf=false", "-gcflags=k8s.io/...=-dwarf=false -l")
 # Go variables that a release build sets: the module whose version they tell, the variable, its value.
 STAMPS = (

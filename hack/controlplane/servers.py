@@ -61,20 +61,19 @@ class Servers:
         return self._group.pids()
 
     def start(self) -> None:
-        """Start all and wait until they serve; raise StartError with the end of the log of the one that does not."""
-        try:
-            self._start_etcd()
-            self._start_api_server_on_free_port()
-            kubeconfig.write(
-                self.admin_kubeconfig,
-                kubeconfig.tls_cluster(self.url, self.authority.certificate),
-                kubeconfig.token_user(self._token),
-            )
-            if "kube-controller-manager" in self._programs:
-                self._start_controller_manager()
-        except BaseException:
-            self.close()
-            raise
+        """Start all and wait until they serve; raise StartError with the end of the log of the one that does not.
+
+        The caller calls close() in any case.
+        """
+        self._start_etcd()
+        self._start_api_server_on_free_port()
+        kubeconfig.write(
+            self.admin_kubeconfig,
+            kubeconfig.tls_cluster(self.url, self.authority.certificate),
+            kubeconfig.token_user(self._token),
+        )
+        if "kube-controller-manager" in self._programs:
+            self._start_controller_manager()
 
     def start_api_server(self) -> None:
         """Start the API server on its port and wait until it is ready, about 3 s."""
