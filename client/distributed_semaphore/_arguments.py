@@ -9,6 +9,8 @@ from distributed_semaphore._errors import InvalidArgument
 from distributed_semaphore.protocol.config import MAX_LEASE_MS, MAX_LIMIT, MIN_LEASE_MS, Config
 
 DEFAULT_LEASE: Final = 30.0
+LIFETIME_MS: Final = 2 * MAX_LEASE_MS
+"""How long the keys of a semaphore that a client declared outlive their last use."""
 MAX_PRIORITY: Final = 8000
 """Priority and ticket share the 53 exact bits of a sorted set's score."""
 
@@ -29,7 +31,7 @@ def own_config(limit: int | None, lease: float | None) -> Config | None:
     shortest, longest = MIN_LEASE_MS / 1000, MAX_LEASE_MS / 1000
     if not _is_number(seconds) or not shortest <= seconds <= longest:
         raise InvalidArgument(f"lease is a number of seconds from {shortest:g} to {longest:g}, not {lease!r}")
-    return Config(limit=limit, lease_ms=round(seconds * 1000))
+    return Config(limit=limit, lease_ms=round(seconds * 1000), lifetime_ms=LIFETIME_MS)
 
 
 def check_request(timeout: float | None, weight: int, priority: int) -> None:

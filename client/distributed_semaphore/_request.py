@@ -65,6 +65,7 @@ class Slot:
         "_released",
         "_session",
         "deadline",
+        "expiry_ms",
         "fence",
         "name",
         "token",
@@ -72,11 +73,12 @@ class Slot:
         "weight",
     )
 
-    def __init__(self, session: Session, request: Request, fence: int, deadline: float) -> None:
+    def __init__(self, session: Session, request: Request, fence: int, expiry_ms: int, deadline: float) -> None:
         self.name = session.name
         self.token = request.token
         self.weight = request.weight
         self.fence = fence
+        self.expiry_ms = expiry_ms
         self.deadline = deadline
         self.waited = time.monotonic() - request.asked_at
         self._session = session

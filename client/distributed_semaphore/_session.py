@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from redis.exceptions import NoPermissionError, RedisError, ResponseError
 
 from distributed_semaphore._errors import (
+    AcquireTimeout,
     Closed,
     NotConfigured,
     QueueFull,
@@ -72,6 +73,7 @@ class Session:
         self._lease = FIRST_LEASE
         self._generation = -1
         self._cap = 0
+        self._max_wait = 0.0
         self._own_config: Config | None = None
         """What a client without an operator declares."""
         self._own_cap = 0
@@ -182,7 +184,9 @@ class Session:
             self._in_flight.append((partial(_answer, done), partial(done, RedisError("the connection failed"))))
         self._queries = []
         if self._own_config and not self._declared:
-            calls.append(declare_call(self.keys, self._own_config))
+            # Once seen and gone again, it may have been held: its holders get the time to put their slots back.
+            reclaim = self._own_config.lease_ms if self._limit is not None else 0
+            calls.append(declare_call(self.keys, self._own_config, reclaim))
             self._in_flight.append((self._on_declared, _nothing))
         if self._subscribed and (self.waiting or self.held) and (self._beat_now or now >= self._next_beat):
             calls += self._compose_renewals(now)
@@ -200,8 +204,8 @@ class Session:
             introduction = "" if self._introduced else identity()
             handler = partial(self._on_renewed, slots, bool(introduction))
             self._in_flight.append((handler, partial(self._not_renewed, fresh)))
-            tokens = [slot.token for slot in slots]
-            yield Call(RENEW, self.keys, [self.courier.client, introduction, len(slots), *tokens, *oldest])
+            claims = [word for slot in slots for word in (slot.token, slot.fence, slot.expiry_ms)]
+            yield Call(RENEW, self.keys, [self.courier.client, introduction, len(slots), *claims, *oldest])
             oldest, fresh = [], 0
             if len(slots) < BATCH:
                 return
@@ -289,12 +293,16 @@ class Session:
         self._learn(sent, head)
         if head[1] < 0:
             return
-        self._introduced = introduced or not lapsed
+        if lapsed and not introduced:  # whoever lost the lease may have lost the identity too
+            self._introduced, self._beat_now = False, True
+            self.courier.ready(self)
+        else:
+            self._introduced = True
         missing = set(lost)
         deadline = self._local(expiry)
         for slot in slots:
             if slot.token not in missing:
-                slot.deadline = deadline
+                slot.expiry_ms, slot.deadline = expiry, deadline
             elif slot.token in self.held:
                 self._lose(slot, "Redis no longer has it: it was force-released, or its lease had run out there")
         for token, fence, until in zip(*[iter(granted)] * 3, strict=True):
@@ -333,7 +341,7 @@ class Session:
 
     def _learn(self, sent: float, head: Any) -> None:
         """Take in what every reply says of the semaphore."""
-        now, limit, lease, state, generation, cap, soonest, more = head
+        now, limit, lease, state, generation, cap, soonest, more, max_wait = head
         self._asked_at, self._server_ms = sent, now
         if limit < 0:
             self._missing()
@@ -342,7 +350,7 @@ class Session:
         self._lease = lease / 1000
         self.beat = min(self._lease, FIRST_LEASE) / 3
         self._soonest = sent + (soonest - now + 1) / 1000 if soonest else inf
-        self._generation, self._cap = generation, cap
+        self._generation, self._cap, self._max_wait = generation, cap, max_wait / 1000
         if more:
             self._beat_now = True
             self.courier.ready(self)
@@ -386,7 +394,7 @@ class Session:
             return
         del self.waiting[token]
         self._asking.pop(token, None)
-        slot = self.held[token] = Slot(self, request, fence, deadline)
+        slot = self.held[token] = Slot(self, request, fence, expiry, deadline)
         self._first_deadline = min(self._first_deadline, deadline)
         self._unconfirmed += 1
         request.finish(slot)
@@ -450,7 +458,11 @@ class Session:
     def _set_timer(self) -> None:
         if not self.waiting and not self.held:
             return
-        due = min(self._next_beat, self._soonest if self.waiting else inf, self._first_deadline if self.held else inf)
+        due = min(
+            self._next_beat,
+            min(self._soonest, self._patience_ends) if self.waiting else inf,
+            self._first_deadline if self.held else inf,
+        )
         if self._timer is not None:
             if self._timer_at <= due:
                 return  # it looks again when it fires
@@ -464,12 +476,25 @@ class Session:
             for slot in [slot for slot in self.held.values() if slot.deadline <= now]:
                 self._lose(slot, "its lease could not be renewed in time")
             self._first_deadline = min((slot.deadline for slot in self.held.values()), default=inf)
+        if now >= self._patience_ends:
+            self._send_away_the_overdue(now)
         if now >= self._next_beat or (self.waiting and now >= self._soonest):
             self._soonest = inf
             self._beat_now = True
             self.courier.ready(self)
         else:
             self._set_timer()
+
+    @property
+    def _patience_ends(self) -> float:
+        """When the oldest request will have waited for as long as the semaphore's `maxWait` lets it."""
+        oldest = next(iter(self.waiting.values()), None)
+        return oldest.asked_at + self._max_wait if oldest and self._max_wait else inf
+
+    def _send_away_the_overdue(self, now: float) -> None:
+        for request in [request for request in self.waiting.values() if now - request.asked_at >= self._max_wait]:
+            longest = f"{self._max_wait:g}s, its maxWait"
+            self._refuse(request, AcquireTimeout(f"no slot of {self.name} within {longest}"))
 
     def _lose(self, slot: Slot, reason: str) -> None:
         del self.held[slot.token]

@@ -31,6 +31,7 @@ AUTHENTICATION_FAILED: Final = "AuthenticationFailed"
 PERMISSION_DENIED: Final = "PermissionDenied"
 MOVING: Final = "Moving"
 QUEUE_EMPTY: Final = "QueueEmpty"
+RECLAIMING: Final = "Reclaiming"
 HOLDERS_NOT_RELEASING: Final = "HoldersNotReleasing"
 HEAD_TOO_HEAVY: Final = "HeadTooHeavy"
 SLOTS_IDLE: Final = "SlotsIdle"
@@ -88,6 +89,10 @@ def queue_stuck(resource: Resource, snapshot: Snapshot) -> Verdict:
     oldest = snapshot.oldest_waiter_since
     if oldest is None or snapshot.config is None:
         return Verdict(QUEUE_STUCK, status=False, reason=QUEUE_EMPTY, message="nobody waits")
+    if snapshot.reclaim_until is not None:
+        left = show(snapshot.reclaim_until - snapshot.server_time)
+        message = f"Redis lost its data; holders put their slots back, and nothing is granted for another {left}"
+        return Verdict(QUEUE_STUCK, status=False, reason=RECLAIMING, message=message)
     still = snapshot.server_time - max(oldest, snapshot.last_grant or 0)
     if still <= seconds(resource.spec.alerts.queue_stuck_after):
         return Verdict(QUEUE_STUCK, status=False, reason=MOVING, message="slots are being granted")

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    InfoMetricFamily,
+    Metric,
+)
 from prometheus_client.registry import Collector
 
+from distributed_semaphore.protocol.snapshot import WAIT_BUCKETS_MS
 from semaphore_operator import __version__
 
 if TYPE_CHECKING:
@@ -44,8 +52,13 @@ class Metrics(Collector):
             "abandoned": CounterMetricFamily("semaphore_abandoned", "Waiters whose process went silent", labels=LABELS),
             "left": CounterMetricFamily("semaphore_left", "Waiters that gave up", labels=LABELS),
             "refused": CounterMetricFamily("semaphore_refused", "Requests refused at once", labels=LABELS),
+            "overdue": CounterMetricFamily("semaphore_overdue", "Waiters beyond maxWait", labels=LABELS),
+            "reclaimed": CounterMetricFamily(
+                "semaphore_reclaimed", "Slots that their holders put back after a loss of data", labels=LABELS
+            ),
+            "revoked": CounterMetricFamily("semaphore_revoked", "Slots and places taken away", labels=LABELS),
         }
-        waited = CounterMetricFamily("semaphore_waited_seconds", "Sum of the waits of all granted", labels=LABELS)
+        waits = HistogramMetricFamily("semaphore_wait_seconds", "How long the granted had waited", labels=LABELS)
         conditions = GaugeMetricFamily(
             "semaphore_condition",
             "1: the condition (type: Ready, RedisAvailable, QueueStuck) is True, 0: it is not; reason as in the status",
@@ -64,8 +77,8 @@ class Metrics(Collector):
             gauges["oldest"].add_metric(labels, max(0.0, snapshot.server_time - oldest) if oldest else 0.0)
             for name, counter in counters.items():
                 counter.add_metric(labels, getattr(snapshot.counters, name))
-            waited.add_metric(labels, snapshot.counters.waited_ms / 1000)
-        yield from (*gauges.values(), *counters.values(), waited, conditions)
+            waits.add_metric(labels, _buckets(snapshot.counters.waits), sum_value=snapshot.counters.waited_ms / 1000)
+        yield from (*gauges.values(), *counters.values(), waits, conditions)
 
     def _operator(self) -> Iterator[Metric]:
         record = self._record
@@ -88,3 +101,9 @@ class Metrics(Collector):
             errors.add_metric((kind,), number)
         yield errors
         yield InfoMetricFamily("semaphore_operator_build", "Version of the operator", value={"version": __version__})
+
+
+def _buckets(waits: tuple[int, ...]) -> list[tuple[str, float]]:
+    """Give the histogram as Prometheus has it: bounds in seconds, counts up to each."""
+    bounds = [*(repr(bound / 1000) for bound in WAIT_BUCKETS_MS), "+Inf"]
+    return list(zip(bounds, map(float, accumulate(waits)), strict=True))

@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Final
 
 from redis.exceptions import RedisError
 
-from distributed_semaphore.protocol import Snapshot, declare, inspect, reap
+from distributed_semaphore.protocol import Snapshot, inspect, reap
 from semaphore_operator.conditions import QUEUE_STUCK
 from semaphore_operator.kube import Kube, KubeError
 from semaphore_operator.models import NAMED, Resource, Status
+from semaphore_operator.reconcile import write
 from semaphore_operator.registry import Registry, owners
 from semaphore_operator.status import clean, observed, unobserved
 from semaphore_operator.store import Store
@@ -182,8 +183,8 @@ class Sweep:
             behind = [name for name, again in zip(behind, more, strict=True) if again]
         snapshots = _all(await inspect(redis, names, NAMED))
         for i, (resource, snapshot) in enumerate(zip(batch, snapshots, strict=True)):
-            config = resource.config(self._settings.epoch)
-            if snapshot.config != config and await declare(redis, resource.semaphore, config):
+            epoch = self._settings.epoch
+            if snapshot.config != resource.config(epoch) and await write(resource, redis, epoch):
                 if snapshot.config is None and resource.status.observed_generation:
                     await self._restored(resource)
                 [snapshots[i]] = _all(await inspect(redis, [resource.semaphore], NAMED))
@@ -192,8 +193,8 @@ class Sweep:
     async def _restored(self, resource: Resource) -> None:
         self.record.restored += 1
         message = (
-            "Redis had lost the configuration (flushed, or restarted empty?); it was written again. "
-            "Slots held at that moment may have been lost"
+            "Redis had lost the configuration (flushed, or restarted empty?); it was written again. Living holders put "
+            "their slots back; nothing else is granted until one lease has passed"
         )
         log.warning("%s: %s", resource.semaphore, message)
         await self._kube.event(resource, warning=True, reason="ConfigRestored", message=message, action="Restore")

@@ -64,8 +64,13 @@ class Process:
         message = await self.listener.get_message(ignore_subscribe_messages=True, timeout=timeout)
         return message["data"] if message else None
 
-    async def renew(self, held: tuple[str, ...] = (), waiting: tuple[str, ...] = (), identity: str = "{}"):
-        [reply] = await run(self.redis, [Call(RENEW, self.keys, [self.client, identity, len(held), *held, *waiting])])
+    async def renew(self, held: tuple[str, ...] = (), waiting: tuple[str, ...] = (), identity: str = "{}", claims=()):
+        """Renew slots; `claims` are (token, fence, expiry) of slots that a reclaim may put back."""
+        slots = [*((token, 0, 0) for token in held), *claims]
+        words = [word for slot in slots for word in slot]
+        [reply] = await run(self.redis, [Call(RENEW, self.keys, [self.client, identity, len(slots), *words, *waiting])])
+        if isinstance(reply, Exception):
+            raise reply
         return reply
 
     async def apply(self, release: tuple[str, ...] = (), acquire: tuple[tuple[str, str | int, str | int], ...] = ()):

@@ -27,7 +27,7 @@ from distributed_semaphore import (
     Unavailable,
     WeightTooLarge,
 )
-from distributed_semaphore.protocol import Config, Keys, declare, forget, inspect
+from distributed_semaphore.protocol import Config, Keys, declare, find, forget, inspect, revoke
 from distributed_semaphore.testing import RedisServer
 
 if TYPE_CHECKING:
@@ -425,11 +425,38 @@ async def test_waiters_and_holders_outlive_a_restart_of_the_server(name):
         await until(waiting(semaphore, 1))
         server.stop()
         server.start()
+        await until(held(semaphore, 1))
+        assert (await semaphore.statistics()).totals.reclaimed == 1
+        await until(waiting(semaphore, 1))
+        assert not task.done()
+        assert await semaphore.release(slot) is True
         second = await asyncio.wait_for(task, 10)
         assert second.fence > slot.fence
         await semaphore.release(second)
     finally:
         server.stop()
+
+
+async def test_a_waiter_beyond_the_semaphores_own_bound_is_sent_away(semaphore, redis, name):
+    """The resource's maxWait counts, whatever timeouts the callers chose."""
+    await declare(redis, name, Config(limit=2, lease_ms=2000, uid="uid", generation=2, max_wait_ms=1000))
+    async with semaphore, semaphore:
+        with pytest.raises(AcquireTimeout, match="within 1s, its maxWait"):
+            await semaphore.acquire()
+
+
+async def test_a_revoked_slot_is_told_to_its_holder_at_once(semaphore, redis, name):
+    with pytest.raises(SlotLost, match="force-released"):
+        async with semaphore as slot:
+            revoked = asyncio.create_task(revoke(redis, name, [slot.token]))
+            await asyncio.sleep(30)
+    assert await revoked == 1
+
+
+async def test_slots_are_found_by_what_is_known_of_their_process(semaphore, redis, name):
+    async with semaphore as slot:
+        assert await find(redis, name, "pid", str(os.getpid())) == [slot.token]
+        assert await find(redis, name, "pod", "none") == []
 
 
 async def test_a_killed_subscription_comes_back_and_nobody_is_forgotten(semaphore, redis):

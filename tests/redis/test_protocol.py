@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.redis.conftest import Process
 
-from distributed_semaphore.protocol import Config, Keys, State, declare, forget, inspect, reap
+from distributed_semaphore.protocol import Config, Keys, State, declare, forget, inspect, reap, revoke
 from distributed_semaphore.protocol.scripts import APPLY, SCRIPTS, Call, run
 
 if TYPE_CHECKING:
@@ -421,6 +421,167 @@ async def test_a_release_costs_the_same_with_10_and_10000_waiters(redis, name):
         return sum(after[kind]["calls"] - before.get(kind, {"calls": 0})["calls"] for kind in after)
 
     assert await commands_of_a_release(10) == await commands_of_a_release(10_000)
+
+
+async def lose_everything(redis: Redis, name: str) -> None:
+    """Remove the semaphore's keys, as a flush or an empty restart does."""
+    await redis.delete(*await redis.keys(Keys.of(name).prefix + "*"))
+
+
+CONFIG = Config(limit=2, lease_ms=2000, uid="uid", generation=1)
+
+
+async def test_after_a_loss_holders_put_their_slots_back_and_nobody_gets_in_meanwhile(processes, redis, name):
+    """openstack-resource-controller#655: FLUSHALL under load; no over-admission, no lost work (a grace period)."""
+    alice, bob, _ = processes
+    slots = [(token, *(await alice.ask(token))[1:]) for token in (alice.token(), alice.token())]
+    await lose_everything(redis, name)
+    await declare(redis, name, CONFIG, reclaim_ms=1000)
+
+    await bob.renew()
+    [newcomer] = await queue(bob, 1)
+    assert (await alice.renew(claims=slots))[3] == []
+    snapshot = await shown(redis, name)
+    assert [(holder.token, holder.fence) for holder in snapshot.holders] == [slot[:2] for slot in slots]
+    assert (snapshot.counters.reclaimed, snapshot.waiter_count) == (2, 1)
+
+    await wait_for_the_end_of_the_reclaim(redis, name)
+    await reap(redis, [name])
+    assert (await shown(redis, name)).waiter_count == 1
+    await alice.release(slots[0][0])
+    granted = (await shown(redis, name)).holders[-1]
+    assert granted.token == newcomer
+    assert granted.fence > max(fence for _, fence, _ in slots)
+
+
+async def wait_for_the_end_of_the_reclaim(redis: Redis, name: str) -> None:
+    while (await shown(redis, name)).reclaim_until:
+        await asyncio.sleep(0.02)
+
+
+async def test_a_slot_that_nobody_puts_back_is_granted_when_the_reclaim_ends(processes, redis, name):
+    alice, bob, _ = processes
+    await fill(alice)
+    await lose_everything(redis, name)
+    await declare(redis, name, CONFIG, reclaim_ms=300)
+    await bob.renew()
+    waiting = await queue(bob, 2)
+    head = (await bob.renew(waiting=tuple(waiting)))[0]
+    assert 0 < head[6] - head[0] <= 300  # when to look again
+    await wait_for_the_end_of_the_reclaim(redis, name)
+    assert (await bob.renew(waiting=tuple(waiting)))[4][::3] == waiting
+
+
+async def test_a_claim_whose_lease_has_run_out_is_refused(processes, redis, name):
+    """A renewal delayed in the network must not take back what is somebody else's by now."""
+    alice, _, _ = processes
+    token = alice.token()
+    _, fence, expiry = await alice.ask(token)
+    await lose_everything(redis, name)
+    await declare(redis, name, CONFIG, reclaim_ms=1000)
+    assert (await alice.renew(claims=[(token, fence, expiry - 60_000)]))[3] == [token]
+    assert (await shown(redis, name)).holder_count == 0
+
+
+async def test_an_entry_removed_by_hand_stays_lost(processes, redis, name):
+    alice, _, _ = processes
+    token = alice.token()
+    _, fence, expiry = await alice.ask(token)
+    await redis.zrem(alice.keys.prefix + "holders", token)
+    assert (await alice.renew(claims=[(token, fence, expiry)]))[3] == [token]
+
+
+async def test_waiters_rejoin_in_their_old_order_after_a_loss(processes, redis, name):
+    alice, bob, carol = processes
+    await fill(alice)
+    early, late = bob.token(), carol.token()
+    _, early_ticket, _ = await bob.ask(early)
+    _, late_ticket, _ = await carol.ask(late)
+    await lose_everything(redis, name)
+    await declare(redis, name, CONFIG, reclaim_ms=300)
+    for process in processes:
+        assert (await process.renew())[1] == 1
+    [newcomer] = await queue(alice, 1)
+    await carol.ask(late, late_ticket)
+    await bob.ask(early, early_ticket)
+    assert [waiter.token for waiter in (await shown(redis, name)).waiters] == [early, late, newcomer]
+
+
+async def test_a_second_write_of_the_config_does_not_end_a_reclaim(processes, redis, name):
+    alice, _, _ = processes
+    await lose_everything(redis, name)
+    await declare(redis, name, CONFIG, reclaim_ms=60_000)
+    await declare(redis, name, Config(limit=3, lease_ms=2000, uid="uid", generation=2))
+    await alice.renew()
+    assert (await alice.ask(alice.token()))[0] == QUEUED
+
+
+async def test_fences_rise_beyond_a_loss_although_the_servers_clock_is_behind(processes, redis, name):
+    alice, _, _ = processes
+    known = int((await alice.ask(alice.token()))[1]) + 3_600_000_000
+    await lose_everything(redis, name)
+    await declare(redis, name, CONFIG, fence=known)
+    await alice.renew()
+    assert (await alice.ask(alice.token()))[1] == known + 1
+
+
+async def test_a_waiter_beyond_max_wait_is_passed_over(processes, redis, name):
+    alice, bob, carol = processes
+    await declare(redis, name, Config(limit=2, lease_ms=2000, uid="uid", generation=2, max_wait_ms=60_000))
+    first, _ = await fill(alice)
+    old = bob.token()
+    await bob.ask(old, 1)  # a ticket of long ago
+    [waiting] = await queue(carol, 1)
+    await alice.release(first)
+    snapshot = await shown(redis, name)
+    assert waiting in {holder.token for holder in snapshot.holders}
+    assert (snapshot.waiter_count, snapshot.counters.overdue) == (0, 1)
+
+
+async def test_revoking_takes_slots_and_places_and_grants_on(processes, redis, name):
+    alice, bob, carol = processes
+    first, second = await fill(alice)
+    [leaving] = await queue(bob, 1)
+    [waiting] = await queue(carol, 1)
+    assert await revoke(redis, name, [first, leaving, "nobody.1.1"]) == 2
+    assert await alice.message() == await bob.message() == "r"
+    assert (await carol.message()).split()[3] == waiting
+    snapshot = await shown(redis, name)
+    assert ({holder.token for holder in snapshot.holders}, snapshot.waiter_count) == ({second, waiting}, 0)
+    assert snapshot.counters.revoked == 2
+
+
+async def test_waits_are_counted_by_length_and_grants_by_pace(processes, redis, name):
+    alice, bob, _ = processes
+    first, second = await fill(alice)
+    waiting = await queue(bob, 2)
+    await asyncio.sleep(0.06)
+    await alice.release(first)
+    await asyncio.sleep(0.06)
+    await alice.release(second)
+    snapshot = await shown(redis, name)
+    waits = snapshot.counters.waits
+    assert (waits[0], sum(waits), sum(waits[5:])) == (2, 4, 2)
+    assert snapshot.counters.waited_ms >= 60 + 120
+    assert 0 < snapshot.expected_wait(2) == 2 * snapshot.pace < 0.06
+    assert len(waiting) == 2
+
+
+async def test_keys_of_a_semaphore_without_an_owner_end_after_their_lifetime(redis, name):
+    """sidekiq#3323, redisson#4100: thousands of semaphores, used once, must not stay for ever."""
+    await declare(redis, name, Config(limit=1, lease_ms=1000, lifetime_ms=60_000))
+    alice = Process(redis, name, "alice")
+    await alice.listen()
+    await alice.renew()
+    held, waiting = alice.token(), alice.token()
+    await alice.ask(held)
+    await alice.ask(waiting)
+    keys = await redis.keys(alice.keys.prefix + "*")
+    assert {key.rsplit(":", 1)[1] for key in keys} == {
+        *("config", "holders", "queue", "clients", "grants", "identities", "counters"),
+    }
+    assert {key: 0 < await redis.pttl(key) <= 60_000 for key in keys} == dict.fromkeys(keys, True)
+    await alice.listener.aclose()
 
 
 async def test_every_key_has_the_tag_of_its_semaphore(processes, redis, name):

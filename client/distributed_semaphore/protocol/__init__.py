@@ -6,7 +6,7 @@ knows neither the client's API nor the operator; both build on it.
 
 from distributed_semaphore.protocol.config import Config, State
 from distributed_semaphore.protocol.keys import Keys, SemaphoreName
-from distributed_semaphore.protocol.scripts import SCRIPTS, Script, declare, forget, inspect, reap
+from distributed_semaphore.protocol.scripts import SCRIPTS, Script, declare, find, forget, inspect, reap, revoke
 from distributed_semaphore.protocol.snapshot import Counters, Holder, Snapshot, Waiter, parse_snapshot
 
 __all__ = [
@@ -21,8 +21,10 @@ __all__ = [
     "State",
     "Waiter",
     "declare",
+    "find",
     "forget",
     "inspect",
     "parse_snapshot",
     "reap",
+    "revoke",
 ]

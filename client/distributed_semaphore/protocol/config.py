@@ -47,6 +47,8 @@ class Config:
     uid: str = ""
     generation: int = 0
     epoch: int = 0
+    lifetime_ms: int = 0
+    """How long the keys outlive their last use; 0: until somebody deletes the semaphore."""
 
     def __post_init__(self) -> None:
         """Refuse values outside the bounds of the resource's schema."""
@@ -64,6 +66,7 @@ class Config:
             *("maxWaiting", self.max_waiting, "maxWait", self.max_wait_ms, "maxHold", self.max_hold_ms),
             *("perProcessLimit", self.per_process_limit),
             *("uid", self.uid, "generation", self.generation, "epoch", self.epoch),
+            *("lifetime", self.lifetime_ms),
         ]
 
     @classmethod
@@ -82,4 +85,5 @@ class Config:
             uid=stored["uid"],
             generation=int(stored["generation"]),
             epoch=int(stored["epoch"]),
+            lifetime_ms=int(stored.get("lifetime", 0)),
         )

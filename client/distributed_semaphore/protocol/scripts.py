@@ -7,6 +7,7 @@ loaded and sent again; everything else that goes wrong is the caller's to judge.
 from __future__ import annotations
 
 import hashlib
+import json
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib.resources import files
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from redis.exceptions import NoScriptError, RedisError
 
 from distributed_semaphore.protocol.keys import Keys
-from distributed_semaphore.protocol.snapshot import Snapshot, parse_snapshot
+from distributed_semaphore.protocol.snapshot import Snapshot, client_of, parse_snapshot
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
     from distributed_semaphore.protocol.config import Config
 
+MORE: Final = 7
+"""Index of `more` in the head of a reply (see `prelude.lua`)."""
 _INCLUDE: Final = "-- include: "
 
 
@@ -56,9 +59,10 @@ APPLY: Final = Script("apply")
 RENEW: Final = Script("renew")
 REAP: Final = Script("reap")
 DECLARE: Final = Script("declare")
+REVOKE: Final = Script("revoke")
 FORGET: Final = Script("forget")
 INSPECT: Final = Script("inspect")
-SCRIPTS: Final = (APPLY, RENEW, REAP, DECLARE, FORGET, INSPECT)
+SCRIPTS: Final = (APPLY, RENEW, REAP, DECLARE, REVOKE, FORGET, INSPECT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,24 +105,38 @@ async def _send(redis: Redis, calls: Sequence[Call]) -> list[Any]:
     return await pipeline.execute(raise_on_error=False)
 
 
-def declare_call(keys: Keys, config: Config) -> Call:
+def declare_call(keys: Keys, config: Config, reclaim_ms: int = 0, fence: int = 0) -> Call:
     """Make the call that writes a config (see `declare`)."""
-    return Call(DECLARE, keys, [config.uid, config.generation, config.epoch, *config.fields()])
+    return Call(DECLARE, keys, [config.uid, config.generation, config.epoch, reclaim_ms, fence, *config.fields()])
 
 
-async def declare(redis: Redis, name: str, config: Config) -> bool:
+async def declare(redis: Redis, name: str, config: Config, *, reclaim_ms: int = 0, fence: int = 0) -> bool:
     """Write the config of a semaphore; whatever it now allows is granted in the same step. One round trip.
+
+    Args:
+        redis: where.
+        name: the semaphore's name.
+        config: what to write.
+        reclaim_ms: if Redis has lost the config: for how long holders may put back their slots while nothing is
+            granted; the longest lease that may have been in force before. 0: nobody can have held a slot.
+        fence: if Redis has lost the config: the highest fence that is known; later ones are higher.
 
     Returns:
         False if it was refused as stale: a higher epoch, a higher generation of the same uid, or, for a config without
         uid, an operator's config stands there.
     """
     keys = Keys.of(name)
-    [reply] = await run(redis, [declare_call(keys, config)])
+    [reply] = await run(redis, [declare_call(keys, config, reclaim_ms, fence)])
     code, more = _checked(reply)
-    while more:
-        [more] = await reap(redis, [name])
+    if more:
+        await _settle(redis, name)
     return bool(code)
+
+
+async def _settle(redis: Redis, name: str) -> None:
+    """Grant until a call no longer stops at its bound."""
+    while (await reap(redis, [name]))[0]:
+        pass
 
 
 async def forget(redis: Redis, name: str, uid: str) -> int:
@@ -131,6 +149,34 @@ async def forget(redis: Redis, name: str, uid: str) -> int:
     """
     [reply] = await run(redis, [Call(FORGET, Keys.of(name), [uid])])
     return int(_checked(reply))
+
+
+async def revoke(redis: Redis, name: str, tokens: Sequence[str]) -> int:
+    """Take slots and places in the queue away from whoever has them, who is told. One round trip each 100.
+
+    Returns:
+        How many of the tokens held or waited.
+    """
+    keys, taken = Keys.of(name), 0
+    for start in range(0, len(tokens), 100):
+        [reply] = await run(redis, [Call(REVOKE, keys, tokens[start : start + 100])])
+        taken += int(_checked(reply)[0])
+    await _settle(redis, name)
+    return taken
+
+
+async def find(redis: Redis, name: str, field: str, value: str) -> list[str]:
+    """Find the tokens, held and waiting, of processes whose identity has this value in a field: pod, uid, host, pid."""
+    keys = Keys.of(name)
+    identities = await redis.hgetall(keys.prefix + "identities")
+    clients = {str(client) for client, text in identities.items() if json.loads(text).get(field) == value}
+    found: list[str] = []
+    if clients:
+        for members in ("holders", "queue"):
+            async for token, _ in redis.zscan_iter(keys.prefix + members):
+                if client_of(token) in clients:
+                    found.append(token)
+    return found
 
 
 async def inspect(redis: Redis, names: Sequence[str], top: int = 10) -> list[Snapshot | RedisError]:
@@ -146,7 +192,7 @@ async def reap(redis: Redis, names: Sequence[str]) -> list[bool]:
         For each semaphore, whether the work stopped at its bound, so that it should be called again.
     """
     replies = await run(redis, [Call(REAP, Keys.of(name)) for name in names])
-    return [not isinstance(reply, RedisError) and bool(reply[0][-1]) for reply in replies]
+    return [not isinstance(reply, RedisError) and bool(reply[0][MORE]) for reply in replies]
 
 
 def _checked(reply: Any) -> Any:

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 #: Tickets count milliseconds from here (2025-01-01T00:00:00Z), so that priority and ticket fit one double until 2059.
 TICKET_EPOCH_MS: Final = 1_735_689_600_000
 PRIORITY_STEP: Final = 1 << 40
+#: Upper bounds of the wait-time histogram (`BUCKETS` of the scripts).
+WAIT_BUCKETS_MS: Final = (1, 5, 10, 25, 50, 100, 250, 500, 1000, 2500, 5000, 10_000, 30_000, 60_000, 300_000)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +62,16 @@ class Counters:
     """Waiters that gave up: timed out or cancelled."""
     refused: int = 0
     """Requests refused at once: queue full, closed, too heavy."""
+    overdue: int = 0
+    """Waiters dropped because they had waited longer than `maxWait`."""
+    reclaimed: int = 0
+    """Slots that their holders put back after a loss of data."""
+    revoked: int = 0
+    """Slots and places taken away by hand or by the operator."""
     waited_ms: int = 0
     """Sum of the waits of all that were granted."""
+    waits: tuple[int, ...] = (0,) * (len(WAIT_BUCKETS_MS) + 1)
+    """How many waited up to each of `WAIT_BUCKETS_MS` and longer than the one before it; the last: longer than all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +92,16 @@ class Snapshot:
     counters: Counters
     last_grant: float | None
     last_release: float | None
+    pace: float = 0.0
+    """Seconds between two grants of late, while somebody waited; 0: not known yet."""
+    reclaim_until: float | None = None
+    """Until then nothing is granted and holders put back what a loss of data took; None: no reclaim is open."""
     position: int = 0
     """Place in the queue of the token that was asked for, 1 for the head; 0 if it does not wait."""
+
+    def expected_wait(self, position: int) -> float | None:
+        """Estimate the seconds until the waiter at a position is granted, from recent grants; None: no grants yet."""
+        return position * self.pace if self.pace else None
 
     @property
     def oldest_waiter_since(self) -> float | None:
@@ -91,15 +109,19 @@ class Snapshot:
         return min((waiter.since for waiter in self.waiters), default=None)
 
 
+_TOTALS: Final = ("granted", "released", "expired", "abandoned", "left", "refused", "overdue", "reclaimed", "revoked")
+
+
 def parse_snapshot(reply: Sequence[Any]) -> Snapshot:
     """Turn the reply of `inspect.lua` (see its header) into a `Snapshot`."""
     now_ms, config, counters, held, holder_count, waiter_count, holders, waiters, identities, position = reply
-    counts = _pairs(counters)
+    counts, stored = _pairs(counters), _pairs(config)
+    reclaim = int(stored.get("reclaim", 0))
     known = {client: json.loads(identity) for client, identity in _pairs(identities).items()}
     last_fence, last_release = int(counts.get("fence", 0)), int(counts.get("releasedAt", 0))
     return Snapshot(
         server_time=now_ms / 1000,
-        config=Config.parse(_pairs(config)),
+        config=Config.parse(stored),
         held=held,
         holder_count=holder_count,
         waiter_count=waiter_count,
@@ -125,16 +147,14 @@ def parse_snapshot(reply: Sequence[Any]) -> Snapshot:
             for position, (token, score) in enumerate(zip(*[iter(map(_text, waiters))] * 2, strict=True), start=1)
         ),
         counters=Counters(
-            granted=int(counts.get("granted", 0)),
-            released=int(counts.get("released", 0)),
-            expired=int(counts.get("expired", 0)),
-            abandoned=int(counts.get("abandoned", 0)),
-            left=int(counts.get("left", 0)),
-            refused=int(counts.get("refused", 0)),
+            **{name: int(counts.get(name, 0)) for name in _TOTALS},
             waited_ms=int(counts.get("waited", 0)),
+            waits=tuple(int(counts.get(f"waits{bucket}", 0)) for bucket in range(1, len(WAIT_BUCKETS_MS) + 2)),
         ),
         last_grant=last_fence / 1e6 if last_fence else None,
         last_release=last_release / 1000 if last_release else None,
+        pace=int(counts.get("pace", 0)) / 1e6,
+        reclaim_until=reclaim / 1000 if reclaim > now_ms else None,
         position=position,
     )
 

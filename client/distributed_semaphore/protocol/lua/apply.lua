@@ -86,15 +86,13 @@ for i = 3 + releases, #ARGV, 3 do
     code = -1
   elseif limit > 0 and weight > limit then
     code = -3
-  elseif waiting == 0 and state == 'Active' and held + weight <= limit then
+  elseif waiting == 0 and open and held + weight <= limit then
     held = held + weight
     count.extra = count.extra + weight - 1
-    count.fence = math.max(count.fence + 1, usec)
-    add('granted', 1)
     local n = #holders
+    code, value, until_ms = 1, note_grant(0, false), expiry
     holders[n + 1], holders[n + 2] = expiry, token
-    grants[n + 1], grants[n + 2] = count.fence, token
-    code, value, until_ms = 1, count.fence, expiry
+    grants[n + 1], grants[n + 2] = value, token
   elseif priority == 'x' then
     code = -5
   elseif waiting >= tonumber(config[6]) and waiting - drop_dead_waiters() >= tonumber(config[6]) then
@@ -107,6 +105,9 @@ for i = 3 + releases, #ARGV, 3 do
       value = count.ticket
     end
     call('ZADD', QUEUE, value - priority * STEP, token)
+    if waiting == 0 then
+      created(QUEUE)
+    end
     waiting = waiting + 1
     code = 2
   end
@@ -119,6 +120,8 @@ end
 if #holders > 0 then
   call('ZADD', HOLDERS, unpack(holders))
   call('ZADD', GRANTS, unpack(grants))
+  created(HOLDERS)
+  created(GRANTS)
 end
 
 local soonest, more
@@ -126,5 +129,8 @@ if waiting > 0 then
   own, expiry, soonest, more = grant(me)
 elseif limit then
   write_counters()
+end
+if count.granted <= #holders / 2 then
+  created(COUNTERS) -- the first grants of this semaphore
 end
 return { head(soonest, more), freed, answers, own, expiry }

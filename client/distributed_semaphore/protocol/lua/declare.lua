@@ -1,6 +1,8 @@
 -- Writes the config of a semaphore and grants whatever it now allows (rule 8: a raised limit is felt at once, in order).
 --
--- ARGV   uid, generation, epoch, then all fields and values of the config.
+-- ARGV   uid, generation, epoch, reclaim, fence, then all fields and values of the config.
+--        reclaim: ms for which holders may put back their slots, and nothing is granted, if the config has vanished; 0 when
+--        nobody can have held one. fence: the highest that is known, so that fences rise beyond a loss too (rules 7, 10).
 -- Reply  { 1 written | 2 it stood there already | 0 refused as stale, more }.
 -- Stale (rule 12): a lower epoch than the stored one; the same uid and a lower generation; a client's own config (no uid)
 -- where an operator's is.
@@ -8,6 +10,7 @@
 -- include: grant
 -- include: hint
 local uid, generation, epoch = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
+local window, fence = tonumber(ARGV[4]), tonumber(ARGV[5])
 local stored = call('HMGET', CONFIG, 'uid', 'generation', 'epoch')
 if stored[1] and not doomed then
   local older = epoch < tonumber(stored[3]) or (uid == stored[1] and generation < tonumber(stored[2]))
@@ -17,13 +20,21 @@ if stored[1] and not doomed then
 end
 
 local same = not doomed
-for i = 4, #ARGV, 2 do
+for i = 6, #ARGV, 2 do
   same = same and call('HGET', CONFIG, ARGV[i]) == ARGV[i + 1]
 end
 if same then
   return { 2, 0 }
 end
-call('HSET', CONFIG, unpack(ARGV, 4))
+call('HSET', CONFIG, unpack(ARGV, 6))
+if not stored[1] then
+  count.fence = math.max(count.fence, fence)
+  counted = true
+  if window > 0 then
+    reclaim = now + window
+    call('HSET', CONFIG, 'reclaim', reclaim)
+  end
+end
 if doomed then -- the same name is wanted again before its last holder has gone
   call('HDEL', CONFIG, 'doomed')
   for _, key in ipairs(WIPE) do
@@ -31,12 +42,15 @@ if doomed then -- the same name is wanted again before its last holder has gone
   end
 end
 
-local spec = call('HMGET', CONFIG, 'limit', 'lease', 'state')
-limit, lease, state = tonumber(spec[1]), tonumber(spec[2]), spec[3]
+local spec = call('HMGET', CONFIG, 'limit', 'lease', 'state', 'lifetime')
+limit, lease, state, lifetime = tonumber(spec[1]), tonumber(spec[2]), spec[3], tonumber(spec[4]) or 0
 first = math.min(lease, MAX_FIRST)
+open = state == 'Active' and reclaim <= now
 local _, _, _, more = grant('')
 if state == 'Closed' then
   call('UNLINK', QUEUE)
 end
 hint('r')
+created(CONFIG)
+created(COUNTERS)
 return { 1, more and 1 or 0 }

@@ -51,7 +51,7 @@ local function grant(me)
   local own, mail, order, expiry = {}, {}, {}, now + (first or 0)
   local more = take_back_expired()
   local held = call('ZCARD', HOLDERS) + count.extra
-  local batches, blocked = 0, not limit or state ~= 'Active'
+  local batches, blocked = 0, not limit or not open
   while not blocked and held < limit do
     if batches == BATCHES then
       more = true
@@ -68,8 +68,11 @@ local function grant(me)
       local token = heads[i]
       local client, weight = string.match(token, '^([^.]+)%.%d+%.(%d+)$')
       weight = tonumber(weight)
+      local waited = math.max(0, now - EPOCH - heads[i + 1] % STEP)
       if not live[client] then
         add('abandoned', 1)
+      elseif max_wait > 0 and waited > max_wait then
+        add('overdue', 1) -- its client has given up by the same measure
       elseif limit > 0 and weight > limit then
         add('refused', 1) -- its client learns from the new limit that it is too heavy
       elseif held + weight > limit then
@@ -78,21 +81,19 @@ local function grant(me)
       else
         held = held + weight
         count.extra = count.extra + weight - 1
-        count.fence = math.max(count.fence + 1, usec)
-        add('granted', 1)
-        add('waited', math.max(0, now - EPOCH - heads[i + 1] % STEP))
+        local fence = note_grant(waited, true)
         local n = #holders
         holders[n + 1], holders[n + 2] = expiry, token
-        grants[n + 1], grants[n + 2] = count.fence, token
+        grants[n + 1], grants[n + 2] = fence, token
         if client == me then
           local m = #own
-          own[m + 1], own[m + 2] = token, count.fence
+          own[m + 1], own[m + 2] = token, fence
         else
           if not mail[client] then
             mail[client] = { string.format('g %.0f %.0f', now, expiry) }
             order[#order + 1] = client
           end
-          table.insert(mail[client], string.format('%s %.0f', token, count.fence))
+          table.insert(mail[client], string.format('%s %.0f', token, fence))
         end
       end
       gone[#gone + 1] = token
@@ -103,6 +104,8 @@ local function grant(me)
     if #holders > 0 then
       call('ZADD', HOLDERS, unpack(holders))
       call('ZADD', GRANTS, unpack(grants))
+      created(HOLDERS)
+      created(GRANTS)
     end
   end
   local soonest = call('ZRANGE', HOLDERS, 0, 0, 'WITHSCORES')[2]
