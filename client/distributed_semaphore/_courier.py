@@ -24,8 +24,9 @@ from redis.exceptions import AuthenticationError, NoPermissionError, RedisError
 from distributed_semaphore._errors import Unavailable
 from distributed_semaphore._identity import new_client_id
 from distributed_semaphore._session import Session
+from distributed_semaphore._wire import Wire
 from distributed_semaphore.protocol.address import connect, without_password
-from distributed_semaphore.protocol.scripts import Call, run
+from distributed_semaphore.protocol.scripts import Call, run_over
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -61,8 +62,8 @@ class Courier:
         self._by_channel: dict[str, Session] = {}
         self._ready: dict[Session, None] = {}
         """Sessions that have something to send, in the order in which they said so."""
-        self._redis = connect(url)
-        self._messages = self._redis.pubsub()
+        redis = connect(url)
+        self._commands, self._messages = Wire(redis), Wire(redis)
         self._listening = False
         self._wake = asyncio.Event()
         self._wanted = asyncio.Event()
@@ -164,9 +165,9 @@ class Courier:
         patience = min(ROUND_TRIP, *(session.beat for session, _ in parts))
         try:
             async with asyncio.timeout(patience):
-                replies = await run(self._redis, calls)
+                replies = await run_over(self._commands.exchange, calls)
         except (RedisError, OSError, TimeoutError) as error:
-            await self._redis.connection_pool.disconnect(inuse_connections=True)
+            await self._commands.close()
             self._failed(error)
             for session, _ in parts:
                 session.unsent()
@@ -194,31 +195,29 @@ class Courier:
         while True:
             await self._wanted.wait()
             try:
-                await self._messages.subscribe(*self._by_channel)
+                await self._messages.send([["SUBSCRIBE", *self._by_channel]])
                 self._listening = True
                 while True:
-                    message = await self._messages.get_message(timeout=None)
+                    self._take_message(await self._messages.read())
                     pause = FIRST_PAUSE
-                    if message is not None:
-                        self._take_message(message)
             except (RedisError, OSError, TimeoutError) as error:
                 self._listening = False
                 self._failed(error)
                 for session in list(self._sessions.values()):
                     session.on_unsubscribed()
-                await self._messages.aclose()  # type: ignore[no-untyped-call]
-                self._messages = self._redis.pubsub()
+                await self._messages.close()
                 await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311
                 pause = min(2 * pause, LONGEST_PAUSE)
 
-    def _take_message(self, message: dict[str, Any]) -> None:
-        session = self._by_channel.get(message["channel"])
-        if session is None:
-            return
-        if message["type"] == "subscribe":
-            session.on_subscribed()
-        elif message["type"] == "message":
-            session.on_message(message["data"])
+    def _take_message(self, message: Any) -> None:
+        if isinstance(message, RedisError):
+            raise message
+        kind, channel, text = message
+        if session := self._by_channel.get(channel):
+            if kind == "subscribe":
+                session.on_subscribed()
+            elif kind == "message":
+                session.on_message(text)
 
     def subscribe(self, channel: str, session: Session) -> None:
         """Listen to one more channel; the session hears when it does."""
@@ -230,7 +229,7 @@ class Courier:
     async def _subscribe_one(self, channel: str) -> None:
         # A broken connection is noticed by the reader, which subscribes to everything anew.
         with contextlib.suppress(RedisError, OSError):
-            await self._messages.subscribe(channel)
+            await self._messages.send([["SUBSCRIBE", channel]])
 
     def _keep(self, task: asyncio.Task[None]) -> None:
         """Hold a task for as long as it runs: the loop itself only remembers it weakly."""

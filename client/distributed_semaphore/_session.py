@@ -82,7 +82,7 @@ class Session:
         """Requests that the local semaphore keeps back."""
         self._asking: dict[str, Request] = {}
         self._giving_back: dict[str, Callable[[int], None] | None] = {}
-        self._queries: list[tuple[Call, Callable[[Any], None]]] = []
+        self._queries: list[tuple[Call, Callable[[Any], None], int]] = []
         self._in_flight: list[tuple[Callable[[float, Any], None], Callable[[], None]]] = []
         """What to do with each reply of the round trip under way, and what to do if there is none."""
         self._subscribed = False
@@ -137,10 +137,16 @@ class Session:
         elif done:
             done(0)
 
-    def query(self, call: Call, done: Callable[[Any], None]) -> None:
-        """Run a read-only call with the next round trip; `done` hears its reply or the exception."""
-        self._queries.append((call, done))
-        self.courier.ready(self)
+    def query(self, call: Call, done: Callable[[Any], None], attempts: int = 2) -> None:
+        """Run a read-only call with the next round trip; `done` hears its reply or the exception.
+
+        The first attempt may find a connection that broke while nobody used it, so there is a second.
+        """
+        if attempts:
+            self._queries.append((call, done, attempts - 1))
+            self.courier.ready(self)
+        else:
+            done(RedisError(self.courier.failure))
 
     def leave(self) -> None:
         """Give back everything: the process ends."""
@@ -179,9 +185,9 @@ class Session:
         """Make the calls of the next round trip; exactly one of `receive` and `unsent` follows."""
         calls: list[Call] = []
         now = time.monotonic()
-        for call, done in self._queries:
+        for call, done, attempts in self._queries:
             calls.append(call)
-            self._in_flight.append((partial(_answer, done), partial(done, RedisError("the connection failed"))))
+            self._in_flight.append((partial(_answer, done), partial(self.query, call, done, attempts)))
         self._queries = []
         if self._own_config and not self._declared:
             # Once seen and gone again, it may have been held: its holders get the time to put their slots back.
@@ -349,7 +355,8 @@ class Session:
         self._missing_since = None
         self._lease = lease / 1000
         self.beat = min(self._lease, FIRST_LEASE) / 3
-        self._soonest = sent + (soonest - now + 1) / 1000 if soonest else inf
+        if soonest:
+            self._soonest = sent + (soonest - now + 1) / 1000
         self._generation, self._cap, self._max_wait = generation, cap, max_wait / 1000
         if more:
             self._beat_now = True

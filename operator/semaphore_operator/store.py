@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from distributed_semaphore.protocol.address import connect
+
+#: Seconds that one reply of Redis may take.
+REDIS_TIMEOUT: Final = 5.0
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
@@ -29,7 +32,7 @@ class Store:
         url = self._settings.redis_url()
         if self._redis is None or url != self._url:
             await self.close()
-            self._redis, self._url = connect(url), url
+            self._redis, self._url = connect(url, REDIS_TIMEOUT), url
         return self._redis
 
     async def close(self) -> None:

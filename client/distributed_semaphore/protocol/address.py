@@ -43,13 +43,21 @@ def without_password(url: str) -> str:
     return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
 
 
-def connect(url: str) -> Redis:
-    """Make a client whose commands are sent once: only the protocol knows which may be repeated."""
+def connect(url: str, timeout: float | None = None) -> Redis:
+    """Make a client whose commands are sent once: only the protocol knows which may be repeated.
+
+    Args:
+        url: the address; its query may hold redis-py's options, such as ``?protocol=3``.
+        timeout: seconds that one reply may take; None if the caller keeps the time.
+    """
+    protocol = parse_url(url).get("protocol", 2)  # one that every server speaks; nothing here needs more
     return Redis.from_url(
         url,
         decode_responses=True,
+        protocol=protocol,
         retry=Retry(NoBackoff(), 0),
         retry_on_error=[],
+        socket_timeout=timeout,
         socket_connect_timeout=CONNECT_TIMEOUT,
         socket_keepalive=True,
         maint_notifications_config=MaintNotificationsConfig(enabled=False),

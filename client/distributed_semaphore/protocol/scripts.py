@@ -19,7 +19,7 @@ from distributed_semaphore.protocol.keys import Keys
 from distributed_semaphore.protocol.snapshot import Snapshot, client_of, parse_snapshot
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Awaitable, Callable, Iterable, Sequence
 
     from redis.asyncio import Redis
 
@@ -86,23 +86,31 @@ async def run(redis: Redis, calls: Sequence[Call]) -> list[Any]:
     Raises:
         redis.exceptions.RedisError: the connection failed; any of the calls may or may not have been executed.
     """
-    replies = await _send(redis, calls)
+
+    async def exchange(commands: Sequence[list[str | int]]) -> list[Any]:
+        pipeline = redis.pipeline(transaction=False)
+        for command in commands:
+            pipeline.execute_command(*command)
+        return await pipeline.execute(raise_on_error=False)
+
+    return await run_over(exchange, calls)
+
+
+async def run_over(
+    exchange: Callable[[Sequence[list[str | int]]], Awaitable[list[Any]]], calls: Sequence[Call]
+) -> list[Any]:
+    """Run scripts as `run` does, over whatever sends commands and gives their replies or errors."""
+    replies = await exchange([call.command for call in calls])
     for _ in range(3):
         missing = [i for i, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
         if not missing:
             break
-        for script in {calls[i].script for i in missing}:
-            await redis.script_load(script.source)
-        for i, reply in zip(missing, await _send(redis, [calls[i] for i in missing]), strict=True):
+        scripts = {calls[i].script for i in missing}
+        loads: list[list[str | int]] = [["SCRIPT", "LOAD", script.source] for script in scripts]
+        again = await exchange([*loads, *(calls[i].command for i in missing)])
+        for i, reply in zip(missing, again[len(loads) :], strict=True):
             replies[i] = reply
     return replies
-
-
-async def _send(redis: Redis, calls: Sequence[Call]) -> list[Any]:
-    pipeline = redis.pipeline(transaction=False)
-    for call in calls:
-        pipeline.execute_command(*call.command)
-    return await pipeline.execute(raise_on_error=False)
 
 
 def declare_call(keys: Keys, config: Config, reclaim_ms: int = 0, fence: int = 0) -> Call:

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 #: Tickets count milliseconds from here (2025-01-01T00:00:00Z), so that priority and ticket fit one double until 2059.
 TICKET_EPOCH_MS: Final = 1_735_689_600_000
 PRIORITY_STEP: Final = 1 << 40
-#: Upper bounds of the wait-time histogram (`BUCKETS` of the scripts).
-WAIT_BUCKETS_MS: Final = (1, 5, 10, 25, 50, 100, 250, 500, 1000, 2500, 5000, 10_000, 30_000, 60_000, 300_000)
+#: Bounds of the wait-time histogram: waits are counted by the power of two that they stay below; the last has the rest.
+WAIT_BUCKETS_MS: Final = tuple(1 << power for power in range(20))
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class Counters:
     waited_ms: int = 0
     """Sum of the waits of all that were granted."""
     waits: tuple[int, ...] = (0,) * (len(WAIT_BUCKETS_MS) + 1)
-    """How many waited up to each of `WAIT_BUCKETS_MS` and longer than the one before it; the last: longer than all."""
+    """How many waited less than each of `WAIT_BUCKETS_MS` but not than the one before; the last: longer than all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +109,8 @@ class Snapshot:
         return min((waiter.since for waiter in self.waiters), default=None)
 
 
+#: The numbers of the counters' field `tally`, in their order (see `prelude.lua`).
+_TALLY: Final = ("ticket", "fence", "extra", "pace", "granted", "released", "waited", "releasedAt")
 _TOTALS: Final = ("granted", "released", "expired", "abandoned", "left", "refused", "overdue", "reclaimed", "revoked")
 
 
@@ -116,6 +118,7 @@ def parse_snapshot(reply: Sequence[Any]) -> Snapshot:
     """Turn the reply of `inspect.lua` (see its header) into a `Snapshot`."""
     now_ms, config, counters, held, holder_count, waiter_count, holders, waiters, identities, position = reply
     counts, stored = _pairs(counters), _pairs(config)
+    counts.update(zip(_TALLY, counts.pop("tally", "").split(), strict=False))
     reclaim = int(stored.get("reclaim", 0))
     known = {client: json.loads(identity) for client, identity in _pairs(identities).items()}
     last_fence, last_release = int(counts.get("fence", 0)), int(counts.get("releasedAt", 0))
@@ -149,7 +152,7 @@ def parse_snapshot(reply: Sequence[Any]) -> Snapshot:
         counters=Counters(
             **{name: int(counts.get(name, 0)) for name in _TOTALS},
             waited_ms=int(counts.get("waited", 0)),
-            waits=tuple(int(counts.get(f"waits{bucket}", 0)) for bucket in range(1, len(WAIT_BUCKETS_MS) + 2)),
+            waits=tuple(int(counts.get(f"waits{bucket}", 0)) for bucket in range(len(WAIT_BUCKETS_MS) + 1)),
         ),
         last_grant=last_fence / 1e6 if last_fence else None,
         last_release=last_release / 1000 if last_release else None,

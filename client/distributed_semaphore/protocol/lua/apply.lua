@@ -19,7 +19,7 @@ local function drop_dead_waiters()
     local tokens = call('ZRANGE', QUEUE, from, from + MOST - 1)
     local dead, leases = {}, {}
     for _, token in ipairs(tokens) do
-      local client = string.match(token, '^[^.]+')
+      local client = client_of(token)
       if leases[client] == nil then
         leases[client] = tonumber(call('ZSCORE', CLIENTS, client) or 0)
       end
@@ -29,7 +29,7 @@ local function drop_dead_waiters()
     end
     if #dead > 0 then
       call('ZREM', QUEUE, unpack(dead))
-      add('abandoned', #dead)
+      count('abandoned', #dead)
       dropped = dropped + #dead
     end
     if #tokens < MOST then
@@ -40,36 +40,32 @@ local function drop_dead_waiters()
   return dropped
 end
 
-local me, releases = ARGV[1], tonumber(ARGV[2])
-local freed, answers, expiry = {}, {}, now + (first or 0)
+local me, releases, freed = ARGV[1], tonumber(ARGV[2]), {}
+local given_back = false
 for i = 1, releases do
   local token = ARGV[2 + i]
-  if call('ZREM', HOLDERS, token) == 1 then
-    call('ZREM', GRANTS, token)
-    count.extra = count.extra - weight_of(token) + 1
-    count.releasedAt = now
-    add('released', 1)
+  if free(token) == 1 then
+    released, given_back = released + 1, true
     freed[i] = 1
   elseif call('ZREM', QUEUE, token) == 1 then
-    add('left', 1)
+    count('left', 1)
     freed[i] = 2
   else
     freed[i] = 0
   end
 end
 
-local waiting, held = call('ZCARD', QUEUE), call('ZCARD', HOLDERS) + count.extra
-if doomed and held == 0 and count.releasedAt == now then -- the last holder of a deleted semaphore
-  call('UNLINK', unpack(WIPE))
-  counted = false
-  limit = nil
+local waiting, held = call('ZCARD', QUEUE), call('ZCARD', HOLDERS) + extra
+if doomed and held == 0 and given_back then -- the last holder of a deleted semaphore
+  call('UNLINK', HOLDERS, QUEUE, CLIENTS, GRANTS, IDENTITIES, COUNTERS, CONFIG)
+  limit, changed = nil, false
 end
 
-local own, holders, grants = {}, {}, {}
+local fresh, answers, n, expiry = not tally, {}, 0, now + (first or 0)
 for i = 3 + releases, #ARGV, 3 do
-  local token, ticket, priority = ARGV[i], ARGV[i + 1], ARGV[i + 2]
+  local token, claim, priority = ARGV[i], ARGV[i + 1], ARGV[i + 2]
   local weight, code, value, until_ms = weight_of(token), nil, 0, 0
-  if ticket ~= '' then
+  if claim ~= '' then
     until_ms = tonumber(call('ZSCORE', HOLDERS, token) or 0)
     local place = call('ZSCORE', QUEUE, token)
     if until_ms > now then
@@ -87,24 +83,29 @@ for i = 3 + releases, #ARGV, 3 do
   elseif limit > 0 and weight > limit then
     code = -3
   elseif waiting == 0 and open and held + weight <= limit then
+    local waits = {}
+    code, value, until_ms = 1, note_grant(0, false, waits), expiry
+    call('ZADD', HOLDERS, format('%d', expiry), token)
+    call('ZADD', GRANTS, format('%d', value), token)
+    write_waits(waits)
+    if held == 0 then
+      created(HOLDERS)
+      created(GRANTS)
+    end
     held = held + weight
-    count.extra = count.extra + weight - 1
-    local n = #holders
-    code, value, until_ms = 1, note_grant(0, false), expiry
-    holders[n + 1], holders[n + 2] = expiry, token
-    grants[n + 1], grants[n + 2] = value, token
+    extra = extra + weight - 1
   elseif priority == 'x' then
     code = -5
   elseif waiting >= tonumber(config[6]) and waiting - drop_dead_waiters() >= tonumber(config[6]) then
     code = -2
   else
-    value = tonumber(ticket)
+    value = tonumber(claim)
     if not value then
-      count.ticket = math.max(count.ticket + 1, now - EPOCH)
-      counted = true
-      value = count.ticket
+      ticket = max(ticket + 1, now - EPOCH)
+      changed = true
+      value = ticket
     end
-    call('ZADD', QUEUE, value - priority * STEP, token)
+    call('ZADD', QUEUE, format('%d', value - priority * STEP), token)
     if waiting == 0 then
       created(QUEUE)
     end
@@ -112,25 +113,19 @@ for i = 3 + releases, #ARGV, 3 do
     code = 2
   end
   if code < 0 and limit and not doomed then
-    add('refused', 1)
+    count('refused', 1)
   end
-  local n = #answers
   answers[n + 1], answers[n + 2], answers[n + 3] = code, value, until_ms
-end
-if #holders > 0 then
-  call('ZADD', HOLDERS, unpack(holders))
-  call('ZADD', GRANTS, unpack(grants))
-  created(HOLDERS)
-  created(GRANTS)
+  n = n + 3
 end
 
-local soonest, more
+local own, soonest, more = {}, nil, false
 if waiting > 0 then
-  own, expiry, soonest, more = grant(me)
+  own, expiry, soonest, more = grant(me, held)
 elseif limit then
   write_counters()
 end
-if count.granted <= #holders / 2 then
-  created(COUNTERS) -- the first grants of this semaphore
+if fresh and changed then
+  created(COUNTERS)
 end
 return { head(soonest, more), freed, answers, own, expiry }

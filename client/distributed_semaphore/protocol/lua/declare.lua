@@ -10,11 +10,11 @@
 -- include: grant
 -- include: hint
 local uid, generation, epoch = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
-local window, fence = tonumber(ARGV[4]), tonumber(ARGV[5])
-local stored = call('HMGET', CONFIG, 'uid', 'generation', 'epoch')
-if stored[1] and not doomed then
-  local older = epoch < tonumber(stored[3]) or (uid == stored[1] and generation < tonumber(stored[2]))
-  if older or (uid == '' and stored[1] ~= '') then
+local window, known = tonumber(ARGV[4]), tonumber(ARGV[5])
+local present = call('HMGET', CONFIG, 'uid', 'generation', 'epoch')
+if present[1] and not doomed then
+  local older = epoch < tonumber(present[3]) or (uid == present[1] and generation < tonumber(present[2]))
+  if older or (uid == '' and present[1] ~= '') then
     return { 0, 0 }
   end
 end
@@ -27,9 +27,8 @@ if same then
   return { 2, 0 }
 end
 call('HSET', CONFIG, unpack(ARGV, 6))
-if not stored[1] then
-  count.fence = math.max(count.fence, fence)
-  counted = true
+if not present[1] then
+  fence, changed = max(fence, known), true
   if window > 0 then
     reclaim = now + window
     call('HSET', CONFIG, 'reclaim', reclaim)
@@ -37,9 +36,10 @@ if not stored[1] then
 end
 if doomed then -- the same name is wanted again before its last holder has gone
   call('HDEL', CONFIG, 'doomed')
-  for _, key in ipairs(WIPE) do
-    call('PERSIST', key)
+  for i = 1, 6 do
+    call('PERSIST', KEYS[i])
   end
+  call('PERSIST', CONFIG)
 end
 
 local spec = call('HMGET', CONFIG, 'limit', 'lease', 'state', 'lifetime')

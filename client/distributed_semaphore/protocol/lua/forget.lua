@@ -15,14 +15,12 @@ hint('c')
 if holding > 0 then
   call('UNLINK', QUEUE)
   call('HSET', CONFIG, 'state', 'Closed', 'doomed', 1)
-  for _, key in ipairs(WIPE) do
-    call('PEXPIRE', key, lease + 60000)
-  end
+  expire_all(lease + 60000)
 elseif waiting > 0 then
   call('UNLINK', HOLDERS, QUEUE, CLIENTS, GRANTS, IDENTITIES, COUNTERS)
   call('HSET', CONFIG, 'state', 'Closed', 'doomed', 1)
   call('PEXPIRE', CONFIG, first)
 else
-  call('UNLINK', unpack(WIPE))
+  call('UNLINK', HOLDERS, QUEUE, CLIENTS, GRANTS, IDENTITIES, COUNTERS, CONFIG)
 end
 return holding

@@ -1,59 +1,82 @@
 -- Shared part: gives every free slot to the head of the queue (rule 2: whoever frees a slot grants it on).
 --
 -- Returns the caller's own grants { token, fence, ... }, the expiry (ms) of all grants made, the nearest expiry of any
--- holder, and whether the work stopped at its bound (rule 11), so that the caller calls again.
+-- holder if it had to look for it, and whether the work stopped at its bound (rule 11), so that the caller calls again. Writes the counters.
 -- Keeps rules 4 (dead or unreachable clients are lapsed as a whole, their waiters dropped as they come to the head),
 -- 5 (all hear of it by message, none depends on it), 7 (fence) and 8 (no overtaking, no grant above the limit).
-local BATCHES = 10
-
 local function take_back_expired()
   local expired = call('ZRANGEBYSCORE', HOLDERS, '-inf', now, 'LIMIT', 0, MOST)
-  if #expired == 0 then
-    return false
-  end
   for _, token in ipairs(expired) do
-    count.extra = count.extra - weight_of(token) + 1
+    extra = extra - weight_of(token) + 1
   end
   call('ZREM', HOLDERS, unpack(expired))
   call('ZREM', GRANTS, unpack(expired))
-  add('expired', #expired)
+  count('expired', #expired)
+  changed = true
   return #expired == MOST
 end
 
 -- Which clients of these waiting tokens can be granted to: the caller can; another must have a live lease and a listener.
 local function reachable(heads, me)
-  local clients, channels, live = {}, {}, {}
+  local clients, channels, live, n = {}, {}, { [me] = true }, 0
   for i = 1, #heads, 2 do
-    local client = string.match(heads[i], '^[^.]+')
+    local client = client_of(heads[i])
     if live[client] == nil then
-      live[client] = client == me
-      if client ~= me then
-        clients[#clients + 1] = client
-        channels[#channels + 1] = PREFIX .. 'w:' .. client
-      end
+      live[client] = false
+      n = n + 1
+      clients[n], channels[n] = client, PREFIX .. 'w:' .. client
     end
   end
-  if #clients > 0 then
+  if n > 0 then
     local leases = call('ZMSCORE', CLIENTS, unpack(clients))
     local listeners = call('PUBSUB', 'NUMSUB', unpack(channels))
-    for i, client in ipairs(clients) do
-      local leased = leases[i] and tonumber(leases[i]) > now
-      live[client] = leased and listeners[2 * i] > 0
-      if leased and not live[client] then
-        call('ZADD', CLIENTS, now, client)
+    for i = 1, n do
+      if leases[i] and tonumber(leases[i]) > now then
+        if listeners[2 * i] > 0 then
+          live[clients[i]] = true
+        else
+          call('ZADD', CLIENTS, now, clients[i])
+        end
       end
     end
   end
   return live
 end
 
-local function grant(me)
-  local own, mail, order, expiry = {}, {}, {}, now + (first or 0)
-  local more = take_back_expired()
-  local held = call('ZCARD', HOLDERS) + count.extra
-  local batches, blocked = 0, not limit or not open
-  while not blocked and held < limit do
-    if batches == BATCHES then
+-- A grant's fence, noted in the totals. Waits are counted by the power of two (ms) that they stay below.
+local function note_grant(wait, queued, waits)
+  if queued and fence > 0 then
+    pace = math.floor(max(0, pace + (math.min(usec - fence, wait * 1000) - pace) / 16))
+  end
+  fence = max(fence + 1, usec)
+  granted, waited, changed = granted + 1, waited + wait, true
+  local _, power = math.frexp(wait)
+  waits[power] = (waits[power] or 0) + 1
+  return fence
+end
+
+local function write_waits(waits)
+  for power, n in pairs(waits) do
+    count('waits' .. math.min(power, 20), n)
+  end
+end
+
+-- held: the weight of all holders, where the caller knows it.
+local function grant(me, held)
+  local own, mail, expiry, soonest, more, batches = {}, nil, now + (first or 0), nil, false, 0
+  local until_text = format('%d', expiry)
+  held = held or call('ZCARD', HOLDERS) + extra
+  if not limit or held >= limit then -- only an expired lease could make room
+    soonest = tonumber(call('ZRANGE', HOLDERS, 0, 0, 'WITHSCORES')[2])
+    if soonest and soonest <= now then
+      more = take_back_expired()
+      held = call('ZCARD', HOLDERS) + extra
+      soonest = tonumber(call('ZRANGE', HOLDERS, 0, 0, 'WITHSCORES')[2])
+    end
+  end
+  local blocked = not open or held >= limit
+  while not blocked do
+    if batches == 10 then
       more = true
       break
     end
@@ -62,38 +85,32 @@ local function grant(me)
     if #heads == 0 then
       break
     end
-    local live = reachable(heads, me)
-    local gone, holders, grants = {}, {}, {}
+    local live, gone, holders, grants, waits, n = reachable(heads, me), {}, {}, {}, {}, 0
     for i = 1, #heads, 2 do
       local token = heads[i]
-      local client, weight = string.match(token, '^([^.]+)%.%d+%.(%d+)$')
-      weight = tonumber(weight)
-      local waited = math.max(0, now - EPOCH - heads[i + 1] % STEP)
+      local client, weight, wait = client_of(token), weight_of(token), max(0, now - EPOCH - heads[i + 1] % STEP)
       if not live[client] then
-        add('abandoned', 1)
-      elseif max_wait > 0 and waited > max_wait then
-        add('overdue', 1) -- its client has given up by the same measure
+        count('abandoned', 1)
+      elseif max_wait > 0 and wait > max_wait then
+        count('overdue', 1) -- its client has given up by the same measure
       elseif limit > 0 and weight > limit then
-        add('refused', 1) -- its client learns from the new limit that it is too heavy
+        count('refused', 1) -- its client learns from the new limit that it is too heavy
       elseif held + weight > limit then
         blocked = true
         break
       else
         held = held + weight
-        count.extra = count.extra + weight - 1
-        local fence = note_grant(waited, true)
-        local n = #holders
-        holders[n + 1], holders[n + 2] = expiry, token
-        grants[n + 1], grants[n + 2] = fence, token
+        extra = extra + weight - 1
+        local number = note_grant(wait, true, waits)
+        holders[n + 1], holders[n + 2] = until_text, token
+        grants[n + 1], grants[n + 2] = format('%d', number), token
+        n = n + 2
         if client == me then
           local m = #own
-          own[m + 1], own[m + 2] = token, fence
+          own[m + 1], own[m + 2] = token, number
         else
-          if not mail[client] then
-            mail[client] = { string.format('g %.0f %.0f', now, expiry) }
-            order[#order + 1] = client
-          end
-          table.insert(mail[client], string.format('%s %.0f', token, fence))
+          mail = mail or {}
+          mail[client] = format('%s %s %d', mail[client] or format('g %d %d', now, expiry), token, number)
         end
       end
       gone[#gone + 1] = token
@@ -101,18 +118,21 @@ local function grant(me)
     if #gone > 0 then
       call('ZREM', QUEUE, unpack(gone))
     end
-    if #holders > 0 then
+    if n > 0 then
       call('ZADD', HOLDERS, unpack(holders))
       call('ZADD', GRANTS, unpack(grants))
+      write_waits(waits)
       created(HOLDERS)
       created(GRANTS)
     end
+    blocked = blocked or held >= limit
   end
-  local soonest = call('ZRANGE', HOLDERS, 0, 0, 'WITHSCORES')[2]
   write_counters()
   -- Messages go last: what is announced has been written.
-  for _, client in ipairs(order) do
-    call('PUBLISH', PREFIX .. 'w:' .. client, table.concat(mail[client], ' '))
+  if mail then
+    for client, text in pairs(mail) do
+      call('PUBLISH', PREFIX .. 'w:' .. client, text)
+    end
   end
-  return own, expiry, tonumber(soonest), more
+  return own, expiry, soonest, more
 end

@@ -52,8 +52,9 @@ if #clients > 0 then
 end
 local place = ARGV[2] and call('ZRANK', QUEUE, ARGV[2])
 local counters = call('HGETALL', COUNTERS)
-local extra = tonumber(call('HGET', COUNTERS, 'extra') or 0)
+local extra = string.match(call('HGET', COUNTERS, 'tally') or '0 0 0', '^%d+ %d+ (%d+)')
+local config = call('HGETALL', string.sub(HOLDERS, 1, -8) .. 'config')
 return {
-  now, call('HGETALL', string.sub(HOLDERS, 1, -8) .. 'config'), counters, call('ZCARD', HOLDERS) + extra, holder_count, call('ZCARD', QUEUE),
-  holders, waiters, identities, place and place + 1 or 0,
+  now, config, counters, call('ZCARD', HOLDERS) + extra, holder_count, call('ZCARD', QUEUE), holders, waiters,
+  identities, place and place + 1 or 0,
 }

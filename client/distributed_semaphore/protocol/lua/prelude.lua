@@ -8,89 +8,90 @@
 -- A token is <client>.<number>.<weight>, so whose it is and what it weighs need no entry of their own.
 -- The config is not in KEYS (a client's Redis user may only read it): its key shares prefix and tag with KEYS[1].
 -- Only the server's TIME counts (rule 1 of the design).
-local call = redis.call
-local HOLDERS, QUEUE, CLIENTS, GRANTS = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local IDENTITIES, COUNTERS = KEYS[5], KEYS[6]
-local PREFIX = string.sub(HOLDERS, 1, -8)
+--
+-- Numbers go to Redis as format('%d'), which is exact to 2^53 (.. keeps 14 digits) and costs a fifth of what redis.call
+-- makes of a number.
+local call, find, sub, match, format, max = redis.call, string.find, string.sub, string.match, string.format, math.max
+local HOLDERS, QUEUE, CLIENTS, GRANTS, IDENTITIES, COUNTERS = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
+local PREFIX = sub(HOLDERS, 1, -8)
 local CONFIG = PREFIX .. 'config'
 local EPOCH, STEP = 1735689600000, 1099511627776
 local MOST = 200 -- members that one command of a script touches at most
 local MAX_FIRST = 5000 -- longest lease of a grant that its holder has not confirmed by a renewal (rule 4)
--- Upper bounds (ms) of the wait-time histogram; `WAIT_BUCKETS_MS` of snapshot.py.
-local BUCKETS = { 1, 5, 10, 25, 50, 100, 250, 500, 1000, 2500, 5000, 10000, 30000, 60000, 300000 }
-local WIPE = { HOLDERS, QUEUE, CLIENTS, GRANTS, IDENTITIES, COUNTERS, CONFIG }
 
 local clock = call('TIME')
 local usec = clock[1] * 1000000 + clock[2]
 local now = math.floor(usec / 1000)
 
+-- reclaim: until then nothing is granted, and holders put back what a loss of data took from them (rule 10).
+-- lifetime: how long the keys of a semaphore that a client declared outlive their last use; an operator's have no end.
 local config = call('HMGET', CONFIG, 'limit', 'lease', 'state', 'generation', 'perProcessLimit', 'maxWaiting', 'maxWait',
   'reclaim', 'lifetime', 'doomed')
 local limit, lease, state, doomed = tonumber(config[1]), tonumber(config[2]), config[3], config[10]
+local max_wait, reclaim, lifetime = tonumber(config[7]) or 0, tonumber(config[8]) or 0, tonumber(config[9]) or 0
 local first = lease and math.min(lease, MAX_FIRST)
-local max_wait = tonumber(config[7]) or 0
--- Until then nothing is granted, and holders put back what a loss of data took from them (rule 10).
-local reclaim = tonumber(config[8]) or 0
--- How long the keys of a semaphore that a client declared outlive their last use; an operator's have no end of their own.
-local lifetime = tonumber(config[9]) or 0
 local open = state == 'Active' and reclaim <= now
 
--- Counters are read once and written once, whatever happens in between.
-local NAMES = { 'ticket', 'fence', 'extra', 'granted', 'released', 'expired', 'abandoned', 'left', 'refused', 'overdue',
-  'reclaimed', 'revoked', 'waited', 'releasedAt', 'pace' }
-local count, counted, waits = {}, false, {}
-for i, value in ipairs(call('HMGET', COUNTERS, unpack(NAMES))) do
-  count[NAMES[i]] = tonumber(value) or 0
+-- Counters: read once, written once. extra is the weight of all holders beyond one each. pace is a moving average of the
+-- time between grants (us) while somebody waits: a waiter's place times that is what it may expect to wait.
+-- The busy ones share a field, since every number that is read or written on its own costs as much as a command.
+local tally = call('HGET', COUNTERS, 'tally')
+local ticket, fence, extra, pace, granted, released, waited, released_at = 0, 0, 0, 0, 0, 0, 0, 0
+if tally then
+  ticket, fence, extra, pace, granted, released, waited, released_at =
+    match(tally, '(%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+)')
+  ticket, fence, extra, pace = tonumber(ticket), tonumber(fence), tonumber(extra), tonumber(pace)
+  granted, released, waited, released_at = tonumber(granted), tonumber(released), tonumber(waited), tonumber(released_at)
 end
-local function add(name, n)
-  count[name] = count[name] + n
-  counted = true
+local changed = false
+
+-- Counters of what is rare.
+local function count(name, n)
+  call('HINCRBY', COUNTERS, name, n)
 end
+
 local function write_counters()
-  if not counted then
-    return
-  end
-  local fields = {}
-  for i, name in ipairs(NAMES) do
-    fields[2 * i - 1], fields[2 * i] = name, string.format('%.0f', count[name])
-  end
-  call('HSET', COUNTERS, unpack(fields))
-  for bucket, n in pairs(waits) do
-    call('HINCRBY', COUNTERS, 'waits' .. bucket, n)
+  if changed then
+    call('HSET', COUNTERS, 'tally', format('%d %d %d %d %d %d %d %d', ticket, fence, extra, pace, granted, released, waited,
+      released_at))
   end
 end
 
--- A key that a script creates gets the lifetime of its semaphore at once; renewals extend it.
+-- A key that a script may have created gets the lifetime of its semaphore at once; renewals extend it.
 local function created(key)
   if lifetime > 0 then
     call('PEXPIRE', key, lifetime)
   end
 end
 
-local function weight_of(token)
-  return tonumber(string.match(token, '%.(%d+)$')) or 1
+local function expire_all(ms)
+  for i = 1, 6 do
+    call('PEXPIRE', KEYS[i], ms)
+  end
+  call('PEXPIRE', CONFIG, ms)
 end
 
--- Notes a grant in fence and totals. pace is a moving average of the time between grants (us) while somebody waits:
--- a waiter's place times that is what it may expect to wait.
-local function note_grant(waited, queued)
-  if queued and count.fence > 0 then
-    local since = math.min(usec - count.fence, waited * 1000)
-    count.pace = math.max(0, count.pace + (since - count.pace) / 16)
+local function client_of(token)
+  return sub(token, 1, find(token, '.', 1, true) - 1)
+end
+
+local function weight_of(token)
+  return sub(token, -2) == '.1' and 1 or tonumber(match(token, '%.(%d+)$'))
+end
+
+-- Takes a token out of the holders; gives 1 if it was there.
+local function free(token)
+  local was = call('ZREM', HOLDERS, token)
+  if was == 1 then
+    call('ZREM', GRANTS, token)
+    extra = extra - weight_of(token) + 1
+    released_at, changed = now, true
   end
-  count.fence = math.max(count.fence + 1, usec)
-  add('granted', 1)
-  add('waited', waited)
-  local bucket = 1
-  while BUCKETS[bucket] and waited > BUCKETS[bucket] do
-    bucket = bucket + 1
-  end
-  waits[bucket] = (waits[bucket] or 0) + 1
-  return count.fence
+  return was
 end
 
 -- The part of a reply that tells a client where the semaphore stands; limit -1: not configured. soonest: when a slot may
--- become free without anybody's doing, or the reclaim ends.
+-- become free without anybody's doing, or the reclaim ends; 0: not looked for.
 local function head(soonest, more)
   if reclaim > now then
     soonest = math.min(soonest or reclaim, reclaim)

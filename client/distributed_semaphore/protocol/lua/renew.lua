@@ -25,26 +25,26 @@ end
 
 local leased = call('ZSCORE', CLIENTS, me)
 local lapsed = not leased or tonumber(leased) <= now
-call('ZADD', CLIENTS, now + first, me)
+call('ZADD', CLIENTS, format('%d', now + first), me)
 if identity ~= '' then
   call('HSET', IDENTITIES, me, identity)
 end
 
 if holding > 0 then
   expiry = now + lease
+  local until_text = format('%d', expiry)
   local expiries, alive, back = call('ZMSCORE', HOLDERS, unpack(tokens)), {}, {}
   for i, token in ipairs(tokens) do
-    local fence, believed = tonumber(ARGV[3 * i + 2]), tonumber(ARGV[3 * i + 3])
+    local claimed, believed = tonumber(ARGV[3 * i + 2]), tonumber(ARGV[3 * i + 3])
     local n = #alive
     if expiries[i] and tonumber(expiries[i]) > now then
-      alive[n + 1], alive[n + 2] = expiry, token
+      alive[n + 1], alive[n + 2] = until_text, token
     elseif reclaim > now and believed > now then
-      alive[n + 1], alive[n + 2] = expiry, token
+      alive[n + 1], alive[n + 2] = until_text, token
       local m = #back
-      back[m + 1], back[m + 2] = fence, token
-      count.fence = math.max(count.fence, fence)
-      count.extra = count.extra + weight_of(token) - 1
-      add('reclaimed', 1)
+      back[m + 1], back[m + 2] = claimed, token
+      fence = max(fence, claimed)
+      extra = extra + weight_of(token) - 1
     else
       lost[#lost + 1] = token
     end
@@ -54,8 +54,9 @@ if holding > 0 then
   end
   if #back > 0 then
     call('ZADD', GRANTS, unpack(back))
+    count('reclaimed', #back / 2)
+    changed = true
     write_counters()
-    counted = false
   end
 end
 
@@ -76,6 +77,7 @@ end
 local own, own_expiry, soonest, more = {}, 0, nil, false
 if call('ZCARD', QUEUE) > 0 then
   own, own_expiry, soonest, more = grant(me)
+  soonest = soonest or tonumber(call('ZRANGE', HOLDERS, 0, 0, 'WITHSCORES')[2])
 end
 for i = 1, #own, 2 do
   local n = #granted
@@ -83,8 +85,6 @@ for i = 1, #own, 2 do
 end
 
 if doomed or lifetime > 0 then
-  for _, key in ipairs(WIPE) do
-    call('PEXPIRE', key, doomed and lease + 60000 or lifetime)
-  end
+  expire_all(doomed and lease + 60000 or lifetime)
 end
 return { head(soonest, more), lapsed and 1 or 0, expiry, lost, granted, gone }

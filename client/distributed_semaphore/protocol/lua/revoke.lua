@@ -7,19 +7,13 @@
 -- include: grant
 local taken, victims = 0, {}
 for _, token in ipairs(ARGV) do
-  local held = call('ZREM', HOLDERS, token)
-  if held == 1 then
-    call('ZREM', GRANTS, token)
-    count.extra = count.extra - weight_of(token) + 1
-    count.releasedAt = now
-  end
-  if held == 1 or call('ZREM', QUEUE, token) == 1 then
+  if free(token) == 1 or call('ZREM', QUEUE, token) == 1 then
     taken = taken + 1
-    victims[string.match(token, '^[^.]+')] = true
+    victims[client_of(token)] = true
   end
 end
 if taken > 0 then
-  add('revoked', taken)
+  count('revoked', taken)
 end
 local _, _, _, more = grant('')
 for client in pairs(victims) do
