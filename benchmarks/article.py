@@ -1,8 +1,8 @@
 """The article's four designs and ours under the same load, on the same server, in one run.
 
-Each round runs the five designs one after another, each on an empty database. First the load: 3 processes of 10 asyncio
-workers take one of 5 slots, hold it for 20 ms and give it back, 600 times in all. Then a crash: the two holders of a
-semaphore with a lease of 2 s are killed while a third process waits.
+Each round runs the five designs one after another, each on an empty database. First come the rounds of the load: 3
+processes of 10 asyncio workers take one of 5 slots, hold it for 20 ms and give it back, 600 times in all. Then those of
+a crash: the two holders of a semaphore with a lease of 2 s are killed while a third process waits.
 
 The figures shown are those of the median run by run time; most holders, most overtaken and the time after a crash are
 the worst of all rounds. They are written to benchmarks/results/article.json and docs/benchmarks.md, and drawn in
@@ -14,7 +14,9 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import time
 from contextlib import contextmanager
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -49,9 +51,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     with _server(options.redis_url) as url, Redis.from_url(url, decode_responses=True) as redis:
         machine = report.machine_of(redis)
         console.print(f"{machine}\n{load.jobs} jobs a run, nominal floor {load.nominal_floor:.2f} s", highlight=False)
-        busy, cores = os.getloadavg()[0], os.cpu_count() or 1
-        if busy > cores / 2:
-            console.print(f"[yellow]this machine is busy (load {busy:.1f} on {cores} cores): waits will be longer[/]")
+        if (others := _busy()) > 0.1:
+            console.print(
+                f"[yellow]other programs use {others:.0%} of the CPUs: waits will be longer than they need be[/]"
+            )
         results = _measure(url, redis, load, options.rounds)
     bars = report.bars(results, load.limit)
     rows = list(results.values())
@@ -69,30 +72,47 @@ def _measure(url: str, redis: Redis, load: Load, rounds: int) -> dict[str, Resul
     from benchmarks.report import Result  # noqa: PLC0415
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn  # noqa: PLC0415
 
+    subjects = {design: Subject(design, url, f"bench/{design}") for design in DESIGNS}
     runs: dict[str, list[LoadRun]] = {design: [] for design in DESIGNS}
     recoveries: dict[str, list[float | None]] = {design: [] for design in DESIGNS}
-    leaked = None
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
     with Progress(*columns, auto_refresh=False, transient=True) as progress:  # a moving bar would cost the designs CPU
-        task = progress.add_task("", total=rounds * len(DESIGNS) * 2)
-        for turn in range(1, rounds + 1):
-            for design in DESIGNS:
-                subject = Subject(design, url, f"bench/{design}")
-                where = f"round {turn} of {rounds}, {TITLES[design]:15}"
-                progress.update(task, description=f"{where} load    ", refresh=True)
+        task = progress.add_task("", total=2 * rounds * len(DESIGNS))
+
+        def turns(what: str) -> Iterator[str]:
+            for turn, design in product(range(1, rounds + 1), DESIGNS):
                 redis.flushdb()
-                runs[design].append(run_load(subject, load))
-                progress.update(task, description=f"{where} recovery", advance=1, refresh=True)
-                redis.flushdb()
-                recoveries[design].append(run_recovery(subject))
-                if design == "counter":
-                    leaked = int(str(redis.get(counter_key(subject.name))))
-                progress.update(task, advance=1, refresh=True)
+                text = f"{what}, round {turn} of {rounds}: {TITLES[design]:15}"
+                progress.update(task, description=text, refresh=True)
+                yield design
+                progress.advance(task)
+
+        for design in turns("load"):
+            runs[design].append(run_load(subjects[design], load))
+        leaked = None
+        for design in turns("crash"):
+            recoveries[design].append(run_recovery(subjects[design]))
+            if design == "counter":
+                leaked = int(str(redis.get(counter_key(subjects[design].name))))
     redis.flushdb()
     return {
         design: Result(design, runs[design], recoveries[design], leaked if design == "counter" else None)
         for design in DESIGNS
     }
+
+
+def _busy(seconds: float = 0.5) -> float:
+    """Measure which part of the CPUs' time is in use; 0 where the system does not tell."""
+    stat = Path("/proc/stat")
+    if not stat.exists():
+        return 0.0
+    before = [int(ticks) for ticks in stat.read_text().split()[1:8]]
+    time.sleep(seconds)
+    user, nice, system, idle, iowait, irq, softirq = (
+        int(ticks) - earlier for ticks, earlier in zip(stat.read_text().split()[1:8], before, strict=True)
+    )
+    working = user + nice + system + irq + softirq
+    return working / max(1, working + idle + iowait)
 
 
 @contextmanager

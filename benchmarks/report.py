@@ -48,7 +48,8 @@ class Result:
     runs: Sequence[LoadRun]
     recoveries: Sequence[float | None]
     leaked: int | None = None
-    """Counter design: what the counter said after the crash, with nobody holding."""
+    """Counter design: what the counter says after the crash and the end of the waiter. The dead leave it at 2; a waiter
+    that is stopped between its INCR and its DECR leaks one more."""
 
     @property
     def median(self) -> LoadRun:
@@ -79,7 +80,7 @@ class Result:
             "worker_cpu_us_per_job": round(run.worker_cpu_per_job * 1e6),
             "run_over_floor": round(run.run / run.floor, 3),
             "most_overtaken": max(run.most_overtaken for run in self.runs),
-            "leaked_slots": self.leaked,
+            "counter_after_crash": self.leaked,
             "run_s_of_all_rounds": [round(run.run, 3) for run in self.runs],
         }
 
@@ -116,8 +117,8 @@ def bars(results: dict[str, Result], limit: int) -> list[Bar]:
         ),
         Bar(
             "counter shown to leak",
-            f"{counter.leaked} of {LIMIT} slots lost",
-            counter.recovery is None and counter.leaked == LIMIT,
+            f"counter at {counter.leaked} with nobody left",
+            counter.recovery is None and (counter.leaked or 0) >= LIMIT,
         ),
         Bar(
             "polling shown to be unfair",
