@@ -1,5 +1,6 @@
 """A distributed semaphore on Redis: fair, crash-safe, and with one limit for all, kept by a Kubernetes resource."""
 
+from distributed_semaphore._async import AsyncSemaphore
 from distributed_semaphore._errors import (
     AcquireTimeout,
     Closed,
@@ -14,7 +15,8 @@ from distributed_semaphore._errors import (
     WrongRedis,
 )
 from distributed_semaphore._request import Slot
-from distributed_semaphore._semaphore import AsyncSemaphore, Statistics
+from distributed_semaphore._statistics import Statistics
+from distributed_semaphore._sync import Semaphore
 from distributed_semaphore.protocol.config import State
 from distributed_semaphore.protocol.snapshot import Counters
 
@@ -27,6 +29,7 @@ __all__ = [
     "NotConfigured",
     "QueueFull",
     "ResourceUnreadable",
+    "Semaphore",
     "SemaphoreError",
     "Slot",
     "SlotLost",

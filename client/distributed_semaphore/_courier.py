@@ -13,6 +13,7 @@ import contextlib
 import logging
 import os
 import random
+import sys
 import threading
 import time
 from collections import deque
@@ -21,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from redis.exceptions import AuthenticationError, NoPermissionError, RedisError
 
-from distributed_semaphore._errors import Unavailable
+from distributed_semaphore._errors import SemaphoreError, Unavailable
 from distributed_semaphore._identity import new_client_id
 from distributed_semaphore._session import Session
 from distributed_semaphore._wire import Wire
@@ -64,7 +65,9 @@ class Courier:
         """Sessions that have something to send, in the order in which they said so."""
         redis = connect(url)
         self._commands, self._messages = Wire(redis), Wire(redis)
-        self._listening = False
+        self._subscribing = asyncio.Lock()
+        self._listening_to: set[str] = set()
+        """Channels that the present connection has subscribed to."""
         self._wake = asyncio.Event()
         self._wanted = asyncio.Event()
         """Set once there is a channel to listen to."""
@@ -195,17 +198,17 @@ class Courier:
         while True:
             await self._wanted.wait()
             try:
-                await self._messages.send([["SUBSCRIBE", *self._by_channel]])
-                self._listening = True
+                await self._subscribe_all()
                 while True:
                     self._take_message(await self._messages.read())
                     pause = FIRST_PAUSE
             except (RedisError, OSError, TimeoutError) as error:
-                self._listening = False
                 self._failed(error)
                 for session in list(self._sessions.values()):
                     session.on_unsubscribed()
-                await self._messages.close()
+                async with self._subscribing:
+                    self._listening_to.clear()
+                    await self._messages.close()
                 await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311
                 pause = min(2 * pause, LONGEST_PAUSE)
 
@@ -222,14 +225,25 @@ class Courier:
     def subscribe(self, channel: str, session: Session) -> None:
         """Listen to one more channel; the session hears when it does."""
         self._by_channel[channel] = session
+        if self._wanted.is_set():
+            self._keep(self._loop.create_task(self._subscribe_more()))
         self._wanted.set()
-        if self._listening:
-            self._keep(self._loop.create_task(self._subscribe_one(channel)))
 
-    async def _subscribe_one(self, channel: str) -> None:
-        # A broken connection is noticed by the reader, which subscribes to everything anew.
-        with contextlib.suppress(RedisError, OSError):
-            await self._messages.send([["SUBSCRIBE", channel]])
+    async def _subscribe_all(self) -> None:
+        async with self._subscribing:
+            channels = list(self._by_channel)
+            await self._messages.send([["SUBSCRIBE", *channels]])
+            self._listening_to.update(channels)
+        await self._subscribe_more()  # those that came meanwhile
+
+    async def _subscribe_more(self) -> None:
+        async with self._subscribing:
+            more = [channel for channel in self._by_channel if channel not in self._listening_to]
+            if self._listening_to and more:
+                self._listening_to.update(more)
+                # A broken connection is noticed by the reader, which subscribes to everything anew.
+                with contextlib.suppress(RedisError, OSError):
+                    await self._messages.send([["SUBSCRIBE", *more]])
 
     def _keep(self, task: asyncio.Task[None]) -> None:
         """Hold a task for as long as it runs: the loop itself only remembers it weakly."""
@@ -265,6 +279,12 @@ def _io_loop() -> asyncio.AbstractEventLoop:
     """Give the event loop of the I/O thread, shared by all couriers of the process."""
     global _thread_loop  # noqa: PLW0603  one thread a process is the point
     if _thread_loop is None:
+        patched = sys.modules.get("gevent.monkey")
+        if patched is not None and patched.is_module_patched("threading"):
+            raise SemaphoreError(
+                "gevent has replaced the threads that renewals run in: leave them as they are, with "
+                "gevent.monkey.patch_all(thread=False)"
+            )
         try:
             import uvloop  # noqa: PLC0415  optional: the extra `fast`
 

@@ -118,9 +118,13 @@ class Slot:
         if self._on_loss:
             self._on_loss()
 
-    def watch(self, loop: asyncio.AbstractEventLoop, on_loss: Callable[[], None]) -> None:
-        """Have a callback run in an event loop when the slot is lost; soon if it is."""
-        self._on_loss = partial(self._session.courier.submit, self._session.courier.deliver, loop, on_loss)
+    def watch(self, on_loss: Callable[[], None], loop: asyncio.AbstractEventLoop | None = None) -> None:
+        """Have a callback run when the slot is lost, in an event loop or in the I/O thread; soon if it is."""
+        courier = self._session.courier
+        if loop is None:
+            self._on_loss = partial(courier.submit, on_loss)
+        else:
+            self._on_loss = partial(courier.submit, courier.deliver, loop, on_loss)
         if self._reason:
             self._on_loss()
 

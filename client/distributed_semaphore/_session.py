@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from math import inf
@@ -56,6 +57,20 @@ LOOK_AGAIN: Final = 0.5
 GRANTED, QUEUED, FULL, TOO_HEAVY, NOT_CONFIGURED, WOULD_WAIT = 1, 2, -2, -3, -4, -5
 
 
+@dataclass(slots=True)
+class Query:
+    """A read-only call, and who hears of its reply."""
+
+    call: Call
+    done: Callable[[Any], None]
+    early: bool
+    attempts: int = 2
+
+    def heard(self, _sent: float, reply: Any) -> None:
+        """Pass the reply on."""
+        self.done(reply)
+
+
 class Session:
     """One semaphore, as this process stands with it."""
 
@@ -82,7 +97,7 @@ class Session:
         """Requests that the local semaphore keeps back."""
         self._asking: dict[str, Request] = {}
         self._giving_back: dict[str, Callable[[int], None] | None] = {}
-        self._queries: list[tuple[Call, Callable[[Any], None], int]] = []
+        self._queries: list[Query] = []
         self._in_flight: list[tuple[Callable[[float, Any], None], Callable[[], None]]] = []
         """What to do with each reply of the round trip under way, and what to do if there is none."""
         self._subscribed = False
@@ -137,16 +152,13 @@ class Session:
         elif done:
             done(0)
 
-    def query(self, call: Call, done: Callable[[Any], None], attempts: int = 2) -> None:
+    def query(self, call: Call, done: Callable[[Any], None], *, early: bool = False) -> None:
         """Run a read-only call with the next round trip; `done` hears its reply or the exception.
 
-        The first attempt may find a connection that broke while nobody used it, so there is a second.
+        It sees what was released and asked for before, or, if it is `early`, the semaphore as it was until then.
         """
-        if attempts:
-            self._queries.append((call, done, attempts - 1))
-            self.courier.ready(self)
-        else:
-            done(RedisError(self.courier.failure))
+        self._queries.append(Query(call, done, early))
+        self.courier.ready(self)
 
     def leave(self) -> None:
         """Give back everything: the process ends."""
@@ -185,10 +197,8 @@ class Session:
         """Make the calls of the next round trip; exactly one of `receive` and `unsent` follows."""
         calls: list[Call] = []
         now = time.monotonic()
-        for call, done, attempts in self._queries:
-            calls.append(call)
-            self._in_flight.append((partial(_answer, done), partial(self.query, call, done, attempts)))
-        self._queries = []
+        queries, self._queries = self._queries, []
+        calls += self._compose_queries(query for query in queries if query.early)
         if self._own_config and not self._declared:
             # Once seen and gone again, it may have been held: its holders get the time to put their slots back.
             reclaim = self._own_config.lease_ms if self._limit is not None else 0
@@ -198,7 +208,22 @@ class Session:
             calls += self._compose_renewals(now)
         if self._giving_back or (self._asking and self._subscribed):
             calls.append(self._compose_apply())
+        calls += self._compose_queries(query for query in queries if not query.early)
         return calls
+
+    def _compose_queries(self, queries: Iterable[Query]) -> Iterable[Call]:
+        for query in queries:
+            self._in_flight.append((query.heard, partial(self._ask_again, query)))
+            yield query.call
+
+    def _ask_again(self, query: Query) -> None:
+        """Repeat a query once: the first attempt may find a connection that broke while nobody used it."""
+        query.attempts -= 1
+        if query.attempts:
+            self._queries.append(query)
+            self.courier.ready(self)
+        else:
+            query.done(RedisError(self.courier.failure))
 
     def _compose_renewals(self, now: float) -> Iterable[Call]:
         self._last_beat, self._beat_now = now, False
@@ -511,7 +536,3 @@ class Session:
 
 def _nothing() -> None:
     pass
-
-
-def _answer(done: Callable[[Any], None], _sent: float, reply: Any) -> None:
-    done(reply)

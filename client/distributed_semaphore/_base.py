@@ -1,0 +1,136 @@
+"""What the two semaphores have in common: how they are made, and what they ask of the I/O thread."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from distributed_semaphore._arguments import own_config
+from distributed_semaphore._courier import Courier, courier_to
+from distributed_semaphore._errors import AcquireTimeout, InvalidArgument, SemaphoreError, Unavailable, WouldWait
+from distributed_semaphore._request import Request, Slot
+from distributed_semaphore._resource import resource_name
+from distributed_semaphore._statistics import read_snapshot, reason
+from distributed_semaphore.protocol.address import redis_url, without_password
+from distributed_semaphore.protocol.keys import SemaphoreName
+from distributed_semaphore.protocol.scripts import INSPECT, Call
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from distributed_semaphore._session import Session
+
+EXPLANATION: Final = 0.5
+"""Seconds that a timed out request may spend on finding out why."""
+NAMED: Final = 3
+"""Holders that the text of a time-out names."""
+
+
+class BaseSemaphore:
+    """A semaphore shared by every process that uses the same name on the same Redis.
+
+    Args:
+        name: ``<namespace>/<name>`` of a DistributedSemaphore resource, or any name if you declare the semaphore here.
+        redis: address, ``redis://host:6379/0``; by default what SEMAPHORE_REDIS_URL says.
+        limit: declares a semaphore without Kubernetes: how many slots there are, 0 to 100000. The config of an
+            operator, where there is one, wins.
+        lease: with `limit`: seconds, 1 to 3600, after which a crashed holder's slot is free again; 30 by default.
+        per_process_limit: how many slots this process may hold or wait for at once; further requests wait inside it.
+
+    Raises:
+        InvalidArgument: an argument is outside its range.
+
+    Making one costs nothing; the first request opens the connections. It may be used from any number of tasks, event
+    loops and threads of a process, which all share two connections.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        redis: str | None = None,
+        limit: int | None = None,
+        lease: float | None = None,
+        per_process_limit: int | None = None,
+    ) -> None:
+        try:
+            self._url = redis_url(redis)
+            self.name: str = SemaphoreName(name)
+            self._config = own_config(limit, lease)
+        except ValueError as error:
+            raise InvalidArgument(str(error)) from None
+        if per_process_limit is not None and per_process_limit < 1:
+            raise InvalidArgument(f"per_process_limit is at least 1, not {per_process_limit}")
+        self._cap = per_process_limit or 0
+
+    @classmethod
+    def from_resource(
+        cls,
+        name: str,
+        namespace: str | None = None,
+        *,
+        redis: str | None = None,
+        per_process_limit: int | None = None,
+        patience: float = 10.0,
+    ) -> Self:
+        """Make the semaphore of a DistributedSemaphore resource, read from Kubernetes (extra `kubernetes`).
+
+        Makes sure that this Redis serves that resource in its present generation, waiting for the operator if need be.
+        Blocks for one call to each of Kubernetes and Redis; meant for the start of a program.
+
+        Args:
+            name: the resource's metadata.name.
+            namespace: its namespace; by default that of the pod or of the current kubeconfig context.
+            redis: as for the class.
+            per_process_limit: as for the class.
+            patience: seconds to wait for the operator to bring the resource's present generation to Redis.
+
+        Raises:
+            ResourceUnreadable: there is no such resource, or it may not be read.
+            WrongRedis: this Redis does not serve the resource.
+            Unavailable: Redis cannot be reached.
+        """
+        try:
+            url = redis_url(redis)
+        except ValueError as error:
+            raise InvalidArgument(str(error)) from None
+        return cls(resource_name(name, namespace, url, patience), redis=url, per_process_limit=per_process_limit)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name} at {without_password(self._url)}>"
+
+    def _connect(self) -> tuple[Courier, Session]:
+        courier = courier_to(self._url)
+        return courier, courier.session(self.name, self._config, self._cap)
+
+    def _granted(self, outcome: Slot | SemaphoreError | None) -> Slot:
+        """Give the slot that a request has got, or raise why it has none."""
+        if isinstance(outcome, Slot):
+            return outcome
+        if outcome is None or isinstance(outcome, WouldWait):
+            raise AcquireTimeout(f"no free slot of {self.name}" + (f": {outcome}" if outcome else ""))
+        raise outcome
+
+    def _withdraw(
+        self, courier: Courier, session: Session, request: Request, look: Callable[[Any], None]
+    ) -> SemaphoreError | None:
+        """Take back a request whose time is up; None: `look` will hear what stood in its way."""
+        if courier.failure or not request.token:
+            courier.submit(session.abandon, request)
+            if courier.failure:
+                return Unavailable(
+                    f"no slot of {self.name}: Redis {courier.shown_url} cannot be used: {courier.failure}"
+                )
+            return AcquireTimeout(f"no slot of {self.name}: this process holds or awaits as many as it may")
+        call = Call(INSPECT, session.keys, [NAMED, request.token])
+        courier.submit(partial(session.query, call, look, early=True))  # while the request has its place
+        courier.submit(session.abandon, request)
+        return None
+
+    def _timed_out(self, courier: Courier, waited: float, reply: Any) -> AcquireTimeout:
+        """Make the error of a request whose time is up; `reply`: what the look has shown, if anything."""
+        said = f"no slot of {self.name} within {waited:.1f}s"
+        try:
+            return AcquireTimeout(f"{said}: {reason(read_snapshot(courier, reply))}" if reply is not None else said)
+        except Unavailable:
+            return AcquireTimeout(said)
