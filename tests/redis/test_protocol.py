@@ -346,7 +346,7 @@ async def test_a_deleted_semaphore_without_holders_tells_latecomers_for_one_leas
     assert await forget(redis, name, "uid") == 0
     assert (await bob.ask(bob.token()))[0] == CLOSED
     [left] = await redis.keys(bob.keys.prefix + "*")
-    assert left == bob.keys.config
+    assert left == bob.keys.prefix + "counters"
     assert 0 < await redis.pttl(left) <= 2000
 
 

@@ -57,8 +57,8 @@ end
 
 local waiting, held = call('ZCARD', QUEUE), call('ZCARD', HOLDERS) + extra
 if doomed and held == 0 and given_back then -- the last holder of a deleted semaphore
-  call('UNLINK', HOLDERS, QUEUE, CLIENTS, GRANTS, IDENTITIES, COUNTERS, CONFIG)
-  limit, changed = nil, false
+  call('UNLINK', HOLDERS, QUEUE, CLIENTS, GRANTS, IDENTITIES, COUNTERS)
+  changed = false
 end
 
 local fresh, answers, n, expiry = not tally, {}, 0, now + (first or 0)
@@ -77,7 +77,7 @@ for i = 3 + releases, #ARGV, 3 do
   if code then
     -- an earlier attempt was executed
   elseif not limit then
-    code = doomed and -1 or -4
+    code = -4
   elseif state == 'Closed' then
     code = -1
   elseif limit > 0 and weight > limit then

@@ -12,14 +12,14 @@
 local uid, generation, epoch = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local window, known = tonumber(ARGV[4]), tonumber(ARGV[5])
 local present = call('HMGET', CONFIG, 'uid', 'generation', 'epoch')
-if present[1] and not doomed then
+if present[1] then
   local older = epoch < tonumber(present[3]) or (uid == present[1] and generation < tonumber(present[2]))
   if older or (uid == '' and present[1] ~= '') then
     return { 0, 0 }
   end
 end
 
-local same = not doomed
+local same = true
 for i = 6, #ARGV, 2 do
   same = same and call('HGET', CONFIG, ARGV[i]) == ARGV[i + 1]
 end
@@ -27,7 +27,7 @@ if same then
   return { 2, 0 }
 end
 call('HSET', CONFIG, unpack(ARGV, 6))
-if not present[1] then
+if not present[1] and not doomed then
   fence, changed = max(fence, known), true
   if window > 0 then
     reclaim = now + window
@@ -35,11 +35,10 @@ if not present[1] then
   end
 end
 if doomed then -- the same name is wanted again before its last holder has gone
-  call('HDEL', CONFIG, 'doomed')
+  call('HDEL', COUNTERS, 'doomed')
   for i = 1, 6 do
     call('PERSIST', KEYS[i])
   end
-  call('PERSIST', CONFIG)
 end
 
 local spec = call('HMGET', CONFIG, 'limit', 'lease', 'state', 'lifetime')

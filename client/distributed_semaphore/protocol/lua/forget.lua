@@ -1,7 +1,8 @@
 -- Removes a semaphore: waiters are told `Closed`, holders may finish, and the last release takes the keys with it.
 --
--- Until then the keys carry a time to live that every renewal extends, so that crashed holders leave nothing behind.
--- A config that sent waiters away stays for one heartbeat's lease longer, so that who missed the message is told `Closed` too.
+-- The config goes at once; a mark in the counters says that the rest is closed, and what the lease was. Until the last
+-- release the keys carry a time to live that every renewal extends, so that crashed holders leave nothing behind. Where
+-- waiters are sent away the mark stays for one short lease, so that who missed the message is told `Closed` too.
 -- ARGV   uid: a config of another resource is left alone.
 -- Reply  number of slots still held.
 -- include: prelude
@@ -12,15 +13,15 @@ if not uid or uid ~= ARGV[1] then
 end
 local waiting, holding = call('ZCARD', QUEUE), call('ZCOUNT', HOLDERS, '(' .. now, '+inf')
 hint('c')
+call('UNLINK', CONFIG, QUEUE)
 if holding > 0 then
-  call('UNLINK', QUEUE)
-  call('HSET', CONFIG, 'state', 'Closed', 'doomed', 1)
+  call('HSET', COUNTERS, 'doomed', lease)
   expire_all(lease + 60000)
-elseif waiting > 0 then
-  call('UNLINK', HOLDERS, QUEUE, CLIENTS, GRANTS, IDENTITIES, COUNTERS)
-  call('HSET', CONFIG, 'state', 'Closed', 'doomed', 1)
-  call('PEXPIRE', CONFIG, first)
 else
-  call('UNLINK', HOLDERS, QUEUE, CLIENTS, GRANTS, IDENTITIES, COUNTERS, CONFIG)
+  call('UNLINK', HOLDERS, CLIENTS, GRANTS, IDENTITIES, COUNTERS)
+  if waiting > 0 then
+    call('HSET', COUNTERS, 'doomed', lease)
+    call('PEXPIRE', COUNTERS, first)
+  end
 end
 return holding

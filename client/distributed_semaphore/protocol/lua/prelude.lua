@@ -26,16 +26,16 @@ local now = math.floor(usec / 1000)
 -- reclaim: until then nothing is granted, and holders put back what a loss of data took from them (rule 10).
 -- lifetime: how long the keys of a semaphore that a client declared outlive their last use; an operator's have no end.
 local config = call('HMGET', CONFIG, 'limit', 'lease', 'state', 'generation', 'perProcessLimit', 'maxWaiting', 'maxWait',
-  'reclaim', 'lifetime', 'doomed')
-local limit, lease, state, doomed = tonumber(config[1]), tonumber(config[2]), config[3], config[10]
+  'reclaim', 'lifetime')
+local limit, lease, state = tonumber(config[1]), tonumber(config[2]), config[3]
 local max_wait, reclaim, lifetime = tonumber(config[7]) or 0, tonumber(config[8]) or 0, tonumber(config[9]) or 0
-local first = lease and math.min(lease, MAX_FIRST)
 local open = state == 'Active' and reclaim <= now
 
 -- Counters: read once, written once. extra is the weight of all holders beyond one each. pace is a moving average of the
 -- time between grants (us) while somebody waits: a waiter's place times that is what it may expect to wait.
 -- The busy ones share a field, since every number that is read or written on its own costs as much as a command.
-local tally = call('HGET', COUNTERS, 'tally')
+local stored = call('HMGET', COUNTERS, 'tally', 'doomed')
+local tally = stored[1]
 local ticket, fence, extra, pace, granted, released, waited, released_at = 0, 0, 0, 0, 0, 0, 0, 0
 if tally then
   ticket, fence, extra, pace, granted, released, waited, released_at =
@@ -44,6 +44,13 @@ if tally then
   granted, released, waited, released_at = tonumber(granted), tonumber(released), tonumber(waited), tonumber(released_at)
 end
 local changed = false
+
+-- A semaphore that was deleted has no config any more; what is left of it is closed, and remembers its lease (see forget).
+local doomed = not limit and stored[2]
+if doomed then
+  limit, lease, state = 0, tonumber(doomed), 'Closed'
+end
+local first = lease and math.min(lease, MAX_FIRST)
 
 -- Counters of what is rare.
 local function count(name, n)
@@ -68,7 +75,6 @@ local function expire_all(ms)
   for i = 1, 6 do
     call('PEXPIRE', KEYS[i], ms)
   end
-  call('PEXPIRE', CONFIG, ms)
 end
 
 local function client_of(token)

@@ -86,5 +86,8 @@ end
 
 if doomed or lifetime > 0 then
   expire_all(doomed and lease + 60000 or lifetime)
+  if lifetime > 0 then
+    call('PEXPIRE', CONFIG, lifetime)
+  end
 end
 return { head(soonest, more), lapsed and 1 or 0, expiry, lost, granted, gone }
