@@ -24,7 +24,7 @@ from redis.exceptions import AuthenticationError, NoPermissionError, RedisError
 
 from distributed_semaphore._errors import SemaphoreError, Unavailable
 from distributed_semaphore._identity import new_client_id
-from distributed_semaphore._session import Session
+from distributed_semaphore._session import IDLE, Session
 from distributed_semaphore._wire import Wire
 from distributed_semaphore.protocol.address import connect, without_password
 from distributed_semaphore.protocol.scripts import Call, run_over
@@ -111,6 +111,26 @@ class Courier:
         self._ready[session] = None
         self._wake.set()
 
+    def _retire_idle(self) -> None:
+        """Forget semaphores that are not used any more: a process may use any number of them, one after another."""
+        self._loop.call_later(IDLE, self._retire_idle)
+        with _lock:
+            idle = [session for session in self._sessions.values() if session.idle]
+            for session in idle:
+                session.retired = True
+                del self._sessions[session.name]
+        channels = [session.channel for session in idle if self._by_channel.pop(session.channel, None)]
+        if channels:
+            self._keep(self._loop.create_task(self._unsubscribe(channels)))
+
+    async def _unsubscribe(self, channels: list[str]) -> None:
+        async with self._subscribing:
+            gone = [channel for channel in channels if channel not in self._by_channel]
+            if gone and self._listening_to.issuperset(gone):
+                self._listening_to.difference_update(gone)
+                with contextlib.suppress(RedisError, OSError):
+                    await self._messages.send([["UNSUBSCRIBE", *gone]])
+
     def deliver(self, loop: asyncio.AbstractEventLoop, action: Callable[[], None]) -> None:
         """Have an action run in a caller's event loop; all of one turn travel together."""
         if not self._outgoing:
@@ -127,6 +147,7 @@ class Courier:
     def _start(self) -> None:
         self._keep(self._loop.create_task(self._send()))
         self._keep(self._loop.create_task(self._receive()))
+        self._loop.call_later(IDLE, self._retire_idle)
 
     def _take_inbox(self) -> None:
         self._inbox_noted = False

@@ -11,6 +11,7 @@ import time
 from collections import deque
 from dataclasses import dataclass
 from functools import partial
+from heapq import nsmallest
 from itertools import islice
 from math import inf
 from typing import TYPE_CHECKING, Any, Final
@@ -53,6 +54,8 @@ VOUCHED: Final = 16
 #: Seconds for which a config that has just vanished is waited for, and between two looks.
 VANISHED_PATIENCE: Final = 10.0
 LOOK_AGAIN: Final = 0.5
+#: Seconds after which a session that nobody uses is forgotten.
+IDLE: Final = 60.0
 #: Answers to an acquire; see `apply.lua`.
 GRANTED, QUEUED, FULL, TOO_HEAVY, NOT_CONFIGURED, WOULD_WAIT = 1, 2, -2, -3, -4, -5
 
@@ -83,7 +86,9 @@ class Session:
         self.beat = FIRST_LEASE / 3
         """Seconds between two heartbeats while somebody waits or a grant is unconfirmed."""
         self.courier = courier
-        self._channel = self.keys.channel(courier.client)
+        self.channel = self.keys.channel(courier.client)
+        self.retired = False
+        """Whether the courier has forgotten it, for lack of use; a new one stands in its place then."""
         self._limit: int | None = None
         self._lease = FIRST_LEASE
         self._generation = -1
@@ -93,6 +98,7 @@ class Session:
         """What a client without an operator declares."""
         self._own_cap = 0
         self._number = 0
+        self._prioritised = False
         self._parked: deque[Request] = deque()
         """Requests that the local semaphore keeps back."""
         self._asking: dict[str, Request] = {}
@@ -120,6 +126,9 @@ class Session:
 
     def ask(self, request: Request) -> None:
         """Send a request, or keep it back while this process has as many as it may."""
+        if self.retired:
+            self.courier.session(self.name, self._own_config, self._own_cap).ask(request)
+            return
         cap = min(filter(None, (self._cap, self._own_cap)), default=inf)
         if len(self.waiting) + len(self.held) >= cap:
             if request.may_wait:
@@ -127,16 +136,20 @@ class Session:
             else:
                 request.finish(WouldWait(f"this process holds or awaits as many slots of {self.name} as it may: {cap}"))
             return
+        self._prioritised = self._prioritised or request.priority != 0
         self._number += 1
         request.token = f"{self.courier.client}.{self._number}.{request.weight}"
         self.waiting[request.token] = self._asking[request.token] = request
         if self._subscribed:
             self.courier.ready(self)
         else:
-            self.courier.subscribe(self._channel, self)
+            self.courier.subscribe(self.channel, self)
 
     def abandon(self, request: Request) -> None:
         """Forget a request whose caller is gone; if it was granted meanwhile, the slot goes back."""
+        if self.retired:
+            self.courier.session(self.name).abandon(request)
+            return
         if self.waiting.pop(request.token, None):
             self._forget(request)
         elif slot := self.held.get(request.token):
@@ -187,6 +200,12 @@ class Session:
         return len(self.waiting) + len(self._parked)
 
     @property
+    def idle(self) -> bool:
+        """Whether nothing is held, wanted or owed, and has not been for a while."""
+        used = self.waiting or self._parked or self.held or self._asking or self._queries or self.owes
+        return not used and time.monotonic() - self._last_beat > IDLE
+
+    @property
     def owes(self) -> bool:
         """Whether the server has yet to hear of something given back."""
         return bool(self._giving_back or self._in_flight)
@@ -204,7 +223,7 @@ class Session:
             reclaim = self._own_config.lease_ms if self._limit is not None else 0
             calls.append(declare_call(self.keys, self._own_config, reclaim))
             self._in_flight.append((self._on_declared, _nothing))
-        if self._subscribed and (self.waiting or self.held) and (self._beat_now or now >= self._next_beat):
+        if (self.waiting or self.held) and (self._beat_now or now >= self._next_beat):
             calls += self._compose_renewals(now)
         if self._giving_back or (self._asking and self._subscribed):
             calls.append(self._compose_apply())
@@ -228,7 +247,7 @@ class Session:
     def _compose_renewals(self, now: float) -> Iterable[Call]:
         self._last_beat, self._beat_now = now, False
         held = iter(list(self.held.values()))
-        oldest = [token for token in islice(self.waiting, VOUCHED) if token not in self._asking]
+        oldest = [token for token in self._next_in_line() if token not in self._asking]
         fresh, self._unconfirmed = self._unconfirmed, 0
         while True:
             slots = list(islice(held, BATCH))
@@ -240,6 +259,15 @@ class Session:
             oldest, fresh = [], 0
             if len(slots) < BATCH:
                 return
+
+    def _next_in_line(self) -> Iterable[str]:
+        """Name the requests of this process that are granted before its others."""
+        if not self._prioritised:
+            return islice(self.waiting, VOUCHED)
+        first = nsmallest(
+            VOUCHED, self.waiting.values(), key=lambda request: (-request.priority, request.ticket or inf)
+        )
+        return [request.token for request in first]
 
     def _compose_apply(self) -> Call:
         given = dict(islice(self._giving_back.items(), BATCH))

@@ -26,6 +26,7 @@ from distributed_semaphore import (
     State,
     Unavailable,
     WeightTooLarge,
+    _session,
 )
 from distributed_semaphore.protocol import Config, Keys, declare, find, forget, inspect, revoke
 from distributed_semaphore.testing import RedisServer
@@ -539,3 +540,61 @@ async def test_unusual_names_work(server, redis, name):
 async def test_bad_requests_are_refused_at_the_call(semaphore, arguments):
     with pytest.raises(InvalidArgument):
         await semaphore.acquire(**arguments)
+
+
+async def test_semaphores_that_are_not_used_any_more_are_forgotten_by_the_process(server, redis, name, monkeypatch):
+    """sidekiq#3323: a process may use thousands of semaphores, one after another."""
+    monkeypatch.setattr(_session, "IDLE", -1.0)
+    used = [AsyncSemaphore(f"{name}-{n}", redis=server.url, limit=1, lease=1) for n in range(50)]
+    for semaphore in used:
+        async with semaphore:
+            pass
+    courier, session = used[0]._connect()
+
+    async def forgotten() -> bool:
+        courier.submit(courier._retire_idle)
+        return session.retired and not [channel for channel in courier._by_channel if f"{name}-" in channel]
+
+    await until(forgotten)
+    await until(lambda: no_listener(redis, session.channel))
+    async with used[0]:
+        assert (await used[0].statistics()).held_here == 1
+
+
+async def no_listener(redis: Redis, channel: str) -> bool:
+    return (await redis.pubsub_numsub(channel))[0][1] == 0
+
+
+async def test_renewals_go_on_while_the_subscription_is_refused(server, redis, name):
+    """Holders must not depend on the connection that only hears of grants."""
+    await declare(redis, name, Config(limit=1, lease_ms=1000, uid="uid", generation=1))
+    semaphore = AsyncSemaphore(name, redis=server.url)
+    async with semaphore as slot:
+        await redis.execute_command("ACL", "SETUSER", "default", "-subscribe")
+        try:
+            await redis.client_kill_filter(_type="pubsub")
+            await asyncio.sleep(2)
+            slot.check()
+        finally:
+            await redis.execute_command("ACL", "SETUSER", "default", "+subscribe")
+
+
+async def test_a_lost_wake_up_is_healed_whatever_the_priorities(semaphore, redis, name):
+    """The renewal names those that are granted first, not those that asked first."""
+    first, second = await semaphore.acquire(), await semaphore.acquire()
+    plain = [asyncio.create_task(semaphore.acquire()) for _ in range(20)]
+    await until(waiting(semaphore, 20))
+    urgent = asyncio.create_task(semaphore.acquire(priority=7))
+    await until(waiting(semaphore, 21))
+    keys = Keys.of(name)
+    [(token, score)] = await redis.zrange(keys.prefix + "queue", 0, 0, withscores=True)
+    assert score < 0
+    # As if the grant had been written and its message lost.
+    await redis.zrem(keys.prefix + "queue", token)
+    await redis.zadd(keys.prefix + "holders", {token: 1000 * (await redis.time())[0] + 3000})
+    await redis.zadd(keys.prefix + "grants", {token: 2**51})
+    slot = await asyncio.wait_for(urgent, 5)
+    for held_slot in (slot, first, second):
+        await semaphore.release(held_slot)
+    for task in plain:
+        await semaphore.release(await task)
