@@ -66,6 +66,7 @@ class Courier:
         redis = connect(url)
         self._commands, self._messages = Wire(redis), Wire(redis)
         self._subscribing = asyncio.Lock()
+        self._listening = False
         self._listening_to: set[str] = set()
         """Channels that the present connection has subscribed to."""
         self._wake = asyncio.Event()
@@ -228,6 +229,7 @@ class Courier:
                 for session in list(self._sessions.values()):
                     session.on_unsubscribed()
                 async with self._subscribing:
+                    self._listening = False
                     self._listening_to.clear()
                     await self._messages.close()
                 await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311
@@ -246,7 +248,9 @@ class Courier:
     def subscribe(self, channel: str, session: Session) -> None:
         """Listen to one more channel; the session hears when it does."""
         self._by_channel[channel] = session
-        if self._wanted.is_set():
+        if channel in self._listening_to:  # it was about to be given up
+            session.on_subscribed()
+        elif self._wanted.is_set():
             self._keep(self._loop.create_task(self._subscribe_more()))
         self._wanted.set()
 
@@ -254,13 +258,14 @@ class Courier:
         async with self._subscribing:
             channels = list(self._by_channel)
             await self._messages.send([["SUBSCRIBE", *channels]])
+            self._listening = True
             self._listening_to.update(channels)
         await self._subscribe_more()  # those that came meanwhile
 
     async def _subscribe_more(self) -> None:
         async with self._subscribing:
             more = [channel for channel in self._by_channel if channel not in self._listening_to]
-            if self._listening_to and more:
+            if self._listening and more:
                 self._listening_to.update(more)
                 # A broken connection is noticed by the reader, which subscribes to everything anew.
                 with contextlib.suppress(RedisError, OSError):
