@@ -32,7 +32,7 @@ lint: venv ## Check style, types and import arrows
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy client/distributed_semaphore operator/semaphore_operator hack benchmarks
-	$(BIN)/lint-imports --no-logo 2>/dev/null || $(BIN)/lint-imports
+	$(BIN)/lint-imports
 
 format: venv ## Format the code
 	$(BIN)/ruff check --fix .
@@ -55,10 +55,17 @@ redis-server: # Debian's Redis beside the embedded Valkey, where it can be insta
 	  || echo "no redis-server on PATH: testing on the embedded Valkey only"; }
 
 bench: venv ## Measure the article's four designs and ours in one run (benchmarks/results, docs/benchmarks.md)
-	$(BIN)/python -m benchmarks.article --check --write-docs
+	$(BIN)/python -m benchmarks.article --check
 
-crd: venv ## Generate the CRD from the models
+crd: venv ## Generate the CRD from the models, and the charts' copy of it
 	$(BIN)/python -m semaphore_operator.crd
+	$(BIN)/python -m chart_docs
+
+charts: venv ## Bring the charts' tables and their copy of the CRD up to date
+	$(BIN)/python -m chart_docs
+
+image: ## Build the operator's image, with docker or, without an engine, buildah
+	hack/image/build
 
 clean: ## Remove what the targets made in this folder (caches outside stay)
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache dist build
