@@ -11,7 +11,7 @@ import pytest
 from redis.exceptions import NoPermissionError, ResponseError
 
 from distributed_semaphore import AsyncSemaphore, Closed, Unavailable
-from distributed_semaphore.protocol import Config, Keys, declare, forget
+from distributed_semaphore.protocol import Config, Keys, declare, forget, inspect, reap, revoke
 from distributed_semaphore.protocol.scripts import SCRIPTS, declare_call, run
 
 if TYPE_CHECKING:
@@ -20,8 +20,16 @@ if TYPE_CHECKING:
     from distributed_semaphore.testing import RedisServer
 
 PAGE = Path(__file__).parents[2] / "docs" / "redis.md"
-#: The rule that the page gives for the namespace `payments`.
-RIGHTS = re.search(r"ACL SETUSER payments ((?:.+\n)+)", PAGE.read_text())[1].replace("PASSWORD", "secret").split()
+
+
+def rights(user: str) -> list[str]:
+    """Read the rule that the page gives for a user."""
+    found = re.search(rf"ACL SETUSER {user} ((?:.+\n)+)", PAGE.read_text())
+    assert found, f"docs/redis.md has no rule for {user}"
+    return found[1].replace("PASSWORD", "secret").split()
+
+
+RIGHTS = rights("payments")
 
 
 @pytest.fixture
@@ -73,3 +81,23 @@ async def test_no_right_is_documented_that_nothing_uses(tenant, redis, name):
     commands = {word[1:].split("|")[0] for word in RIGHTS if word.startswith("+")}
     outside = {"evalsha", "script", "subscribe", "unsubscribe"}
     assert {command for command in commands - outside if f"'{command.upper()}'" not in used} == set()
+
+
+async def test_the_operator_works_with_the_documented_rights(server, redis, name):
+    await redis.execute_command("ACL", "SETUSER", "operator", "reset", *rights("operator"))
+    url = server.url.replace("//", "//operator:secret@")
+    async with type(redis).from_url(url, decode_responses=True) as connection:
+        await connection.ping()
+        assert await declare(connection, name, Config(limit=1, lease_ms=1000, uid="uid", generation=1))
+        slot = await AsyncSemaphore(name, redis=server.url).acquire()
+        assert await declare(connection, name, Config(limit=2, lease_ms=1000, uid="uid", generation=2))
+        await redis.zadd(Keys.of(name).prefix + "clients", {"silent": 1})
+        assert await reap(connection, [name]) == [False]
+        [snapshot] = await inspect(connection, [name])
+        assert snapshot.held == 1
+        assert await forget(connection, name, "uid") == 1
+        assert await declare(connection, name, Config(limit=2, lease_ms=1000, uid="new", generation=1))
+        assert await revoke(connection, name, [slot.token]) == 1
+        assert await forget(connection, name, "new") == 0
+    assert await redis.keys(Keys.of(name).prefix + "*") == []
+    await redis.execute_command("ACL", "DELUSER", "operator")
