@@ -3,27 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import signal
 import sys
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from semaphore_operator import __version__
 from semaphore_operator.handlers import Watch
-from semaphore_operator.kube import Kube
+from semaphore_operator.kube import Kube, KubeError
+from semaphore_operator.record import Record
 from semaphore_operator.registry import Registry
 from semaphore_operator.settings import parse
 from semaphore_operator.sweep import Sweep
 from semaphore_operator.web import Web
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from semaphore_operator.settings import Settings
 
 log = logging.getLogger("semaphore_operator")
 
-LOOK: Final = 0.5
-"""Seconds between two looks whether the watch still runs."""
+AGAIN: Final = 0.4
+"""Seconds until a task that has not ended is cancelled again; kopf takes a tenth of it."""
 
 
 async def operate(settings: Settings) -> int:
@@ -32,26 +34,39 @@ async def operate(settings: Settings) -> int:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    async with await Kube.connect() as kube:
-        registry = Registry()
-        sweep = Sweep(settings, registry, kube)
-        watch = Watch(settings, registry, sweep.notice)
-        web = Web(settings, sweep.record, lambda: watch.alive)
-        port = await web.start()
+    record, registry = Record(), Registry()
+    web = Web(settings, record)
+    try:
+        port = await web.start()  # first, so that probes have an answer from the beginning
         log.info("version %s, serving /livez, /readyz and /metrics on port %d", __version__, port)
-        sweeping = asyncio.create_task(sweep.run())
-        watch.start()
-        try:
-            while not stop.is_set() and watch.alive and not sweeping.done():
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(stop.wait(), LOOK)
-        finally:
-            await asyncio.to_thread(watch.stop)
-            sweeping.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await sweeping
-            await web.stop()
+        async with await Kube.connect() as kube:
+            sweep = Sweep(settings, registry, kube, record)
+            watch = Watch(settings, registry, sweep, record)
+            tasks = [asyncio.create_task(part) for part in (stop.wait(), sweep.run(), watch.run())]
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            await _end(tasks)
+    except (KubeError, OSError) as error:
+        log.error("%s", error)  # noqa: TRY400  it says what to do, a trace would not
+        return 1
+    finally:
+        await web.stop()
     return 0 if stop.is_set() else 1
+
+
+async def _end(tasks: Iterable[asyncio.Task[Any]]) -> None:
+    """Cancel tasks until they have ended; log what ended by a fault.
+
+    Once may not be enough: `asyncio.wait_for` of Python 3.11, through which redis-py sends, swallows a cancellation
+    that comes at the moment of success (https://github.com/python/cpython/issues/86296).
+    """
+    pending = set(tasks)
+    while pending:
+        for task in pending:
+            task.cancel()
+        done, pending = await asyncio.wait(pending, timeout=AGAIN)
+        for task in done:
+            if not task.cancelled() and (fault := task.exception()):
+                log.error("ended by a fault", exc_info=fault)
 
 
 def main() -> None:
@@ -59,7 +74,7 @@ def main() -> None:
     settings = parse()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
     logging.getLogger("kopf").setLevel(logging.WARNING)
-    logging.getLogger("httpx").setLevel(logging.WARNING)
+    logging.getLogger("kopf._core.reactor.running").setLevel(logging.ERROR)  # warns that signals are not its affair
     sys.exit(asyncio.run(operate(settings)))
 
 

@@ -1,17 +1,20 @@
-"""What is to be said of a semaphore: pure functions of a resource and a snapshot, tested as tables."""
+"""What is to be said of a semaphore: pure functions of a resource and a snapshot, tested as tables.
+
+A message names moments, not spans of time: so it stays the same while nothing happens, and nothing is written.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from distributed_semaphore.protocol import State
-from semaphore_operator.durations import seconds, show
+from semaphore_operator.durations import seconds
 from semaphore_operator.models import Condition
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
 
     from distributed_semaphore.protocol import Snapshot
     from semaphore_operator.models import Resource
@@ -29,6 +32,7 @@ CONNECTED: Final = "Connected"
 CONNECTION_FAILED: Final = "ConnectionFailed"
 AUTHENTICATION_FAILED: Final = "AuthenticationFailed"
 PERMISSION_DENIED: Final = "PermissionDenied"
+COMMAND_FAILED: Final = "CommandFailed"
 MOVING: Final = "Moving"
 QUEUE_EMPTY: Final = "QueueEmpty"
 RECLAIMING: Final = "Reclaiming"
@@ -37,6 +41,12 @@ HEAD_TOO_HEAVY: Final = "HeadTooHeavy"
 SLOTS_IDLE: Final = "SlotsIdle"
 PAUSED: Final = "Paused"
 LIMIT_ZERO: Final = "LimitZero"
+
+WANTED: Final = frozenset({PAUSED, LIMIT_ZERO})
+"""Reasons of a stuck queue that somebody has written into the spec: no cause for a warning."""
+
+LONGEST: Final = {"pod": 253, "namespace": 63, "node": 63, "app": 63, "host": 63, "pid": 10}
+"""What of an identity is shown, and how much of it: clients write it, so it is bounded here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,21 +60,30 @@ class Verdict:
     message: str
 
 
-def ready(resource: Resource, snapshot: Snapshot, winner: Resource | None) -> Verdict:
-    """Say whether Redis has the resource's spec. `winner`: the older resource that owns the name, if there is one."""
-    if winner is not None:
-        return Verdict(
-            READY,
-            status=False,
-            reason=RESOURCE_CONFLICT,
-            message=f"{resource.semaphore} belongs to the older resource {winner.name}; rename or delete one",
-        )
+def ready(resource: Resource, snapshot: Snapshot) -> Verdict:
+    """Say whether Redis has the resource's spec."""
     config = snapshot.config
-    if config is None or (config.uid, config.generation) != (resource.uid, resource.generation):
-        return Verdict(
-            READY, status=False, reason=NOT_WRITTEN, message=f"Redis does not have generation {resource.generation} yet"
-        )
-    return Verdict(READY, status=True, reason=CONFIGURED, message=f"Redis has generation {config.generation}")
+    if config is not None and (config.uid, config.generation) == (resource.uid, resource.generation):
+        return Verdict(READY, status=True, reason=CONFIGURED, message=f"Redis has generation {config.generation}")
+    there = f"generation {config.generation} of uid {config.uid or '(a client)'}" if config else "none"
+    return Verdict(
+        READY,
+        status=False,
+        reason=NOT_WRITTEN,
+        message=f"Redis does not take generation {resource.generation} of uid {resource.uid}, it has {there}. Do two "
+        "operators use this Redis?",
+    )
+
+
+def conflict(resource: Resource, winner: Resource) -> Verdict:
+    """Say that an older resource owns the name."""
+    return Verdict(
+        READY,
+        status=False,
+        reason=RESOURCE_CONFLICT,
+        message=f"the name {resource.semaphore} belongs to the older resource {winner.name}; delete one of them, "
+        "this one takes over when that one goes",
+    )
 
 
 def available() -> Verdict:
@@ -87,56 +106,64 @@ def queue_stuck(resource: Resource, snapshot: Snapshot) -> Verdict:
     Times are the server's, so that neither a restart of the operator nor its clock changes the verdict.
     """
     oldest = snapshot.oldest_waiter_since
-    if oldest is None or snapshot.config is None:
+    if oldest is None or not snapshot.waiters:
         return Verdict(QUEUE_STUCK, status=False, reason=QUEUE_EMPTY, message="nobody waits")
     if snapshot.reclaim_until is not None:
-        left = show(snapshot.reclaim_until - snapshot.server_time)
-        message = f"Redis lost its data; holders put their slots back, and nothing is granted for another {left}"
+        until = stamp(snapshot.reclaim_until)
+        message = f"Redis lost its data; holders put their slots back, and nothing else is granted until {until}"
         return Verdict(QUEUE_STUCK, status=False, reason=RECLAIMING, message=message)
-    still = snapshot.server_time - max(oldest, snapshot.last_grant or 0)
-    if still <= seconds(resource.spec.alerts.queue_stuck_after):
+    still = max(oldest, snapshot.last_grant or 0)
+    if snapshot.server_time - still <= seconds(resource.spec.alerts.queue_stuck_after):
         return Verdict(QUEUE_STUCK, status=False, reason=MOVING, message="slots are being granted")
-    reason, cause = _cause(snapshot)
+    reason, cause = _cause(resource, snapshot)
     head = snapshot.waiters[0]
     return Verdict(
         QUEUE_STUCK,
         status=True,
         reason=reason,
-        message=f"{snapshot.waiter_count} waiting and nothing granted for {show(still)}: {cause}. "
-        f"First in line is {who(head.identity)}, waiting for {show(snapshot.server_time - head.since)}",
+        message=f"somebody waits and nothing was granted since {stamp(still)}: {cause}. First in line: "
+        f"{who(head.identity)}, since {stamp(head.since)}",
     )
 
 
-def _cause(snapshot: Snapshot) -> tuple[str, str]:
-    config = snapshot.config
-    if config is None:
-        raise ValueError("a queue without a config has no cause to name")
+def _cause(resource: Resource, snapshot: Snapshot) -> tuple[str, str]:
+    config, head = resource.spec, snapshot.waiters[0]
     if config.state is State.PAUSED:
         return PAUSED, "spec.state is Paused; set it to Active to go on"
     if config.limit == 0:
         return LIMIT_ZERO, "spec.limit is 0, which admits nobody; raise it to go on"
-    if snapshot.held + snapshot.waiters[0].weight <= config.limit:
+    if snapshot.held + head.weight <= config.limit:
         return SLOTS_IDLE, f"only {snapshot.held} of {config.limit} slots are held; please report this as a fault"
     oldest = ""
     if snapshot.holders:
         holder = snapshot.holders[0]
-        oldest = f"; the oldest holder is {who(holder.identity)}, for {show(snapshot.server_time - holder.since)}"
+        oldest = f", longest by {who(holder.identity)}, since {stamp(holder.since)}"
     if snapshot.held < config.limit:
-        weight = snapshot.waiters[0].weight
-        return HEAD_TOO_HEAVY, f"the head needs {weight} of {config.limit}, {snapshot.held} are held{oldest}"
+        return HEAD_TOO_HEAVY, (
+            f"the first in line needs {head.weight} of {config.limit} slots, and {snapshot.held} stay held{oldest}; "
+            "wait for the holders, end one, or raise spec.limit"
+        )
     return HOLDERS_NOT_RELEASING, (
-        f"all {config.limit} slots are held by processes that renew and give none back{oldest}; "
-        "see what it is doing, or end it: its slots are free within one lease"
+        f"{snapshot.held} slots of {config.limit} are held and renewed, and none is given back{oldest}; "
+        f"see what it does, or end it: its slots are free again within {config.lease}"
     )
 
 
-def who(identity: Mapping[str, str]) -> str:
+def identified(identity: Any) -> dict[str, str]:
+    """Give what of an identity may be shown, whatever a client has written into it."""
+    if not isinstance(identity, dict):
+        return {}
+    known = {name: str(identity[name]) for name in LONGEST if identity.get(name) not in (None, "")}
+    return {name: text[: LONGEST[name]] for name, text in known.items() if text.isprintable()}
+
+
+def who(identity: Any) -> str:
     """Name a process as people find it: by its pod, else by host and pid."""
-    if "pod" in identity:
-        space = identity.get("namespace")
-        return f"pod {space}/{identity['pod']}" if space else f"pod {identity['pod']}"
-    if "pid" in identity:
-        return f"{identity.get('app', 'process')} {identity['pid']} on {identity.get('host', '?')}"
+    known = identified(identity)
+    if "pod" in known:
+        return f"pod {known['namespace']}/{known['pod']}" if "namespace" in known else f"pod {known['pod']}"
+    if "pid" in known:
+        return f"{known.get('app', 'process')} {known['pid']} on {known.get('host', '?')}"
     return "an unknown process"
 
 
@@ -156,7 +183,7 @@ def _settled(verdict: Verdict, before: Condition | None, generation: int, now: d
             "type": verdict.type,
             "status": status,
             "reason": verdict.reason,
-            "message": verdict.message,
+            "message": verdict.message[:1024],
             "last_transition_time": before.last_transition_time if before and unchanged else now,
             "observed_generation": generation,
         }
@@ -166,3 +193,8 @@ def _settled(verdict: Verdict, before: Condition | None, generation: int, now: d
 def moment(epoch: float) -> datetime:
     """Give a time as Kubernetes writes it, to the second."""
     return datetime.fromtimestamp(int(epoch), UTC)
+
+
+def stamp(epoch: float) -> str:
+    """Write a time: 2026-12-01T12:03:04Z."""
+    return moment(epoch).isoformat().replace("+00:00", "Z")

@@ -25,14 +25,3 @@ def milliseconds(text: str) -> int:
 def seconds(text: str) -> float:
     """Read a duration in seconds."""
     return milliseconds(text) / 1000
-
-
-def show(elapsed: float) -> str:
-    """Write a span of seconds as people read it: `4s`, `12m`, `3h5m`."""
-    whole = round(elapsed)
-    hours, minutes, rest = whole // 3600, whole % 3600 // 60, whole % 60
-    if hours:
-        return f"{hours}h{minutes}m" if minutes else f"{hours}h"
-    if minutes:
-        return f"{minutes}m{rest}s" if rest else f"{minutes}m"
-    return f"{rest}s"

@@ -4,113 +4,171 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 import threading
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 import kopf
 from redis.exceptions import RedisError
 
-from semaphore_operator.models import FINALIZER, GROUP, PLURAL, VERSION, DeletionPolicy, Resource
+from semaphore_operator.events import keys_left
+from semaphore_operator.kube import in_cluster
+from semaphore_operator.models import FINALIZER, GROUP, PLURAL, VERSION, Resource
 from semaphore_operator.reconcile import reconcile
+from semaphore_operator.status import clean
 from semaphore_operator.store import Store
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
+    from semaphore_operator.record import Record
     from semaphore_operator.registry import Registry
     from semaphore_operator.settings import Settings
+    from semaphore_operator.sweep import Sweep
 
 log = logging.getLogger(__name__)
 
-RETRY: Final = 3.0
-"""Seconds until a failed reconcile is tried again; the sweep tries too."""
+LONGEST_BACK_OFF: Final = 15.0
+"""Seconds between two attempts to delete a semaphore from a Redis that does not answer."""
 STOP: Final = 5.0
 
 
 class Watch:
-    """kopf in its own thread: started when this process leads, stopped when it ends."""
+    """kopf, in a thread that lives as long as `run`."""
 
-    def __init__(
-        self, settings: Settings, registry: Registry, notice: Callable[[Resource, tuple[str, str] | None], None]
-    ) -> None:
+    def __init__(self, settings: Settings, registry: Registry, sweep: Sweep, record: Record) -> None:
         self._settings = settings
         self._registry = registry
-        self._notice = notice
-        self._store = Store(settings)
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="kopf", daemon=True)
-        self.failure: BaseException | None = None
+        self._sweep = sweep
+        self._record = record
 
-    def start(self) -> None:
-        """Start watching."""
-        self._thread.start()
+    async def run(self) -> None:
+        """Watch until cancelled; begin again when kopf ends, which it does when a right or the CRD is taken away."""
+        while True:
+            await self._sweep.listed.wait()
+            self._record.watching = True
+            try:
+                why = await self._watch()
+            finally:
+                self._record.watching = False
+            self._record.errors["watch"] += 1
+            log.error("the watch ended, and begins again: %s", why)
+            self._sweep.relist()
 
-    def stop(self) -> None:
-        """Stop watching, and wait until it has."""
-        self._stop.set()
-        self._thread.join(STOP)
+    async def _watch(self) -> str:
+        """Run one kopf until it ends or this is cancelled; say why it ended."""
+        loop, ended = asyncio.get_running_loop(), asyncio.Event()
+        kopfs_loop = asyncio.new_event_loop()
+        operating = kopfs_loop.create_task(self._operate())
+        why = "without a reason"
 
-    @property
-    def alive(self) -> bool:
-        """Whether it still watches."""
-        return self._thread.is_alive()
+        def thread() -> None:
+            nonlocal why
+            try:
+                with asyncio.Runner(loop_factory=lambda: kopfs_loop) as runner:
+                    runner.run(asyncio.wait([operating]))
+                operating.result()
+            except Exception as error:  # noqa: BLE001  kopf ends with whatever has stopped it
+                why = f"{type(error).__name__}: {getattr(error, 'message', None) or clean(error)}"
+            except asyncio.CancelledError:
+                pass
+            with suppress(RuntimeError):  # the main loop may have ended first
+                loop.call_soon_threadsafe(ended.set)
 
-    def _run(self) -> None:
+        def cancel() -> None:
+            # Not kopf's stop flag, after which it waits 5 s for requests of its own start. What its generators have to
+            # say when they are closed in the middle is of no interest.
+            kopfs_loop.set_exception_handler(lambda *_: None)
+            operating.cancel()
+
+        running = threading.Thread(target=thread, name="kopf", daemon=True)
+        running.start()
         try:
-            asyncio.run(self._operate())
-        except BaseException as error:  # the main thread ends the process
-            log.exception("the watch ended")
-            self.failure = error
+            await ended.wait()
+        finally:
+            with suppress(RuntimeError):  # it has ended
+                kopfs_loop.call_soon_threadsafe(cancel)
+            await asyncio.to_thread(running.join, STOP)
+        return why
 
     async def _operate(self) -> None:
+        handlers = Handlers(self._settings, self._registry, self._sweep)
+        try:
+            await kopf.operator(
+                registry=handlers.registered(),
+                settings=_kopf_settings(),
+                standalone=True,
+                clusterwide=not self._settings.namespaces,
+                namespaces=self._settings.namespaces,
+            )
+        finally:
+            await handlers.close()
+
+
+class Handlers:
+    """What kopf calls, in its event loop."""
+
+    def __init__(self, settings: Settings, registry: Registry, sweep: Sweep) -> None:
+        self._settings = settings
+        self._registry = registry
+        self._sweep = sweep
+        self._store = Store(settings)
+
+    def registered(self) -> kopf.OperatorRegistry:
+        """Give kopf's registry of handlers."""
         registry = kopf.OperatorRegistry()
         kind = (GROUP, VERSION, PLURAL)
         kopf.on.login(id="login", registry=registry)(_login)
         for on in (kopf.on.create, kopf.on.update, kopf.on.resume):
-            on(*kind, id="reconcile", registry=registry)(self._changed)
-        kopf.on.delete(*kind, id="reconcile", registry=registry)(self._deleted)
-        await kopf.operator(
-            registry=registry,
-            settings=_kopf_settings(),
-            standalone=True,
-            clusterwide=not self._settings.namespaces,
-            namespaces=self._settings.namespaces,
-            stop_flag=self._stop,
-        )
+            on(*kind, id="reconcile", registry=registry)(self.changed)
+        kopf.on.delete(*kind, id="reconcile", registry=registry)(self.deleted)
+        return registry
+
+    async def close(self) -> None:
+        """Close the connections."""
         await self._store.close()
 
-    async def _changed(self, body: kopf.Body, **_: Any) -> None:
-        resource = Resource.read(body)
-        await self._reconcile(resource)
-        self._notice(resource, None)
+    async def changed(self, body: kopf.Body, **_: Any) -> None:
+        """Write a config. When Redis does not answer, the sweep does it later: a retry of kopf's costs two patches."""
+        if (resource := _read(body)) is None:
+            return
+        with suppress(RedisError, OSError, ValueError):  # the sweep says so
+            await reconcile(resource, self._registry, self._store, self._settings.epoch)
+        self._sweep.notice(resource.uid)
 
-    async def _deleted(self, body: kopf.Body, **_: Any) -> None:
-        resource = Resource.read(body)
-        try:
-            await self._reconcile(resource)
-        except kopf.TemporaryError as error:
-            waited = (datetime.now(UTC) - datetime.fromisoformat(str(resource.deleted))).total_seconds()
-            if waited < self._settings.finalizer:
-                raise
-            self._registry.remove(resource.uid)
-            left = f"Redis cannot be reached ({error}); keys {resource.keys.prefix}* may be left in it"
-            self._notice(resource, ("KeysLeft", left))
-        else:
-            self._notice(resource, None)
+    async def deleted(self, body: kopf.Body, retry: int, **_: Any) -> None:
+        """Withdraw a semaphore; a Redis that does not answer holds this up for a while, and not for ever.
 
-    async def _reconcile(self, resource: Resource) -> None:
-        if resource.deleted and resource.spec.deletion_policy is DeletionPolicy.RETAIN:
-            self._registry.remove(resource.uid)
+        Raises:
+            kopf.TemporaryError: Redis did not answer; kopf calls again.
+        """
+        if (resource := _read(body)) is None:
             return
         try:
-            await reconcile(resource, self._registry, await self._store.redis(), self._settings.epoch)
+            await reconcile(resource, self._registry, self._store, self._settings.epoch)
         except (RedisError, OSError, ValueError) as error:
-            raise kopf.TemporaryError(str(error)[:1024], delay=RETRY) from None
+            waited = (datetime.now(UTC) - datetime.fromisoformat(str(resource.deleted))).total_seconds()
+            left = self._settings.finalizer - waited
+            if left > 0:
+                back_off = min(2.0**retry, LONGEST_BACK_OFF) * random.uniform(0.8, 1.2)  # noqa: S311
+                raise kopf.TemporaryError(clean(error)[:200], delay=min(back_off, left)) from None
+            self._registry.remove(resource.uid)
+            self._sweep.announce(resource, keys_left(resource, clean(error)))
+        self._sweep.notice(resource.uid)
+        if heir := self._registry.owner(resource.semaphore):
+            self._sweep.notice(heir.uid)
+
+
+def _read(body: kopf.Body) -> Resource | None:
+    try:
+        return Resource.read(body)
+    except ValueError as error:
+        log.error("left out, not as the CRD has it: %s/%s: %s", body.meta.namespace, body.meta.name, clean(error))  # noqa: TRY400
+        return None
 
 
 def _login(**options: Any) -> kopf.ConnectionInfo | None:
-    return kopf.login_with_service_account(**options) or kopf.login_with_kubeconfig(**options)
+    return kopf.login_with_service_account(**options) if in_cluster() else kopf.login_with_kubeconfig(**options)
 
 
 def _kopf_settings() -> kopf.OperatorSettings:
@@ -118,8 +176,10 @@ def _kopf_settings() -> kopf.OperatorSettings:
     settings.persistence.finalizer = FINALIZER
     settings.persistence.progress_storage = kopf.AnnotationsProgressStorage(prefix=GROUP)
     settings.persistence.diffbase_storage = kopf.AnnotationsDiffBaseStorage(prefix=GROUP)
-    settings.posting.enabled = False  # Events are the sweep's: one a situation
+    settings.posting.enabled = False  # Events are written by the sweep, one a situation
+    settings.scanning.disabled = True  # so that it takes no rights on CRDs and namespaces; `Watch.run` begins again
     settings.watching.server_timeout = 300  # a silent watch is opened anew
+    settings.queueing.exit_timeout = 0.2
     settings.networking.request_timeout = 30
-    settings.scanning.disabled = False
+    settings.networking.error_backoffs = (1, 2, 4)  # then `Watch.run` begins again, and says why
     return settings

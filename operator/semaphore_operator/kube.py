@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import logging
+import os
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from kubernetes.aio import client, config
 from kubernetes.aio.client.exceptions import ApiException
+from kubernetes.aio.config import ConfigException
 
 from semaphore_operator.models import GROUP, KIND, PLURAL, VERSION, Resource
-from semaphore_operator.status import LONGEST_TEXT, dump
+from semaphore_operator.status import LONGEST_TEXT, clean, dump
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import TracebackType
 
+    from semaphore_operator.events import Announcement
     from semaphore_operator.models import Status
 
 log = logging.getLogger(__name__)
@@ -29,6 +33,15 @@ class KubeError(Exception):
     """The API server did not do what was asked; the text says what to change."""
 
 
+class KubeUnreachableError(KubeError):
+    """The API server did not answer."""
+
+
+def in_cluster() -> bool:
+    """Whether the account of this pod is the one to use: in a pod, unless KUBECONFIG says otherwise."""
+    return "KUBERNETES_SERVICE_HOST" in os.environ and not os.environ.get("KUBECONFIG")
+
+
 class Kube:
     """The API server, as the operator's account may use it."""
 
@@ -39,9 +52,20 @@ class Kube:
 
     @classmethod
     async def connect(cls) -> Self:
-        """Find the API server as kubectl does: the pod's account, else KUBECONFIG."""
-        await config.load_config()  # type: ignore[no-untyped-call]
-        return cls(client.ApiClient())
+        """Find the API server: by the pod's account in a pod, else by KUBECONFIG or ~/.kube/config. Asks nothing yet.
+
+        Raises:
+            KubeError: there is neither.
+        """
+        configuration = client.Configuration()
+        try:
+            if in_cluster():
+                config.load_incluster_config(configuration)  # type: ignore[no-untyped-call]
+            else:
+                await config.load_kube_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
+        except (ConfigException, OSError) as error:
+            raise KubeError(f"which Kubernetes? not in a pod, and no kubeconfig: {error}; set KUBECONFIG") from None
+        return cls(client.ApiClient(configuration))
 
     async def __aenter__(self) -> Self:
         return self
@@ -52,7 +76,7 @@ class Kube:
         await self._api.close()  # type: ignore[no-untyped-call]
 
     async def list(self, namespaces: Sequence[str]) -> list[Resource]:
-        """Read every resource of these namespaces, or of all.
+        """Read every resource of these namespaces, or of all. One that cannot be read is left out, and logged.
 
         Raises:
             KubeError: the CRD is not installed, or the account may not.
@@ -60,28 +84,47 @@ class Kube:
         found: list[Resource] = []
         for namespace in namespaces or (None,):
             following = None
-            page: Any
             while True:
-                options: dict[str, Any] = {"limit": PAGE, "_continue": following, "_request_timeout": CALL_TIMEOUT}
-                try:
-                    if namespace is None:
-                        page = await self._objects.list_cluster_custom_object(GROUP, VERSION, PLURAL, **options)
-                    else:
-                        page = await self._objects.list_namespaced_custom_object(
-                            GROUP, VERSION, namespace, PLURAL, **options
-                        )
-                except Exception as error:
-                    raise _explained(
-                        error, "list", f"namespace {namespace}" if namespace else "all namespaces"
-                    ) from error
-                found += [Resource.read(body) for body in page["items"]]
+                page = await self._page(namespace, following)
+                for body in page["items"]:
+                    try:
+                        found.append(Resource.read(body))
+                    except ValueError as error:
+                        log.warning("left out, not as the CRD has it: %s: %s", body["metadata"], clean(error))
                 following = page["metadata"].get("continue")
                 if not following:
                     break
         return found
 
-    async def write_status(self, resource: Resource, status: Status) -> None:
-        """Write a status. Returns quietly when the resource is gone.
+    async def discovered(self) -> bool:
+        """Say whether discovery, which kopf goes by, shows the resource too: a moment later than it can be listed.
+
+        Raises:
+            KubeError: the account may not ask.
+        """
+        try:
+            groups = await client.ApisApi(self._api).get_api_versions(_request_timeout=CALL_TIMEOUT)
+            if GROUP not in {group.name for group in groups.groups}:
+                return False
+            found = await self._objects.get_api_resources(GROUP, VERSION, _request_timeout=CALL_TIMEOUT)
+        except Exception as error:
+            raise explained(error, f"discover {GROUP}/{VERSION}") from error
+        return PLURAL in {resource.name for resource in found.resources}
+
+    async def _page(self, namespace: str | None, following: str | None) -> Any:
+        options: dict[str, Any] = {"limit": PAGE, "_continue": following, "_request_timeout": CALL_TIMEOUT}
+        try:
+            if namespace is None:
+                return await self._objects.list_cluster_custom_object(GROUP, VERSION, PLURAL, **options)
+            return await self._objects.list_namespaced_custom_object(GROUP, VERSION, namespace, PLURAL, **options)
+        except Exception as error:
+            raise explained(error, f"list {PLURAL} in {namespace or 'all namespaces'}") from error
+
+    async def write_status(self, resource: Resource, status: Status) -> bool:
+        """Write a status.
+
+        Returns:
+            False if the resource has gone.
 
         Raises:
             KubeError: the account may not, or the API server refuses it.
@@ -93,28 +136,30 @@ class Kube:
                 resource.namespace,
                 PLURAL,
                 resource.name,
+                # With the uid, so that it cannot fall on a namesake that has come since.
                 {"metadata": {"uid": resource.uid}, "status": dump(status)},
                 _content_type="application/merge-patch+json",
                 _request_timeout=CALL_TIMEOUT,
             )
         except Exception as error:
             if isinstance(error, ApiException) and error.status in (404, 409):
-                return
-            raise _explained(error, "patch the status of", f"{resource.namespace}/{resource.name}") from error
+                return False
+            raise explained(error, f"patch {PLURAL}/status of {resource.namespace}/{resource.name}") from error
+        return True
 
-    async def event(self, resource: Resource, *, warning: bool, reason: str, message: str, action: str) -> None:
+    async def event(self, resource: Resource, announcement: Announcement) -> None:
         """Write an Event on a resource; one that cannot be written is only logged."""
         body: Any = {
             "apiVersion": "events.k8s.io/v1",
             "kind": "Event",
             "metadata": {"generateName": f"{resource.name[:200]}-", "namespace": resource.namespace},
             "eventTime": datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z"),
-            "reportingController": GROUP + "/operator",
+            "reportingController": f"{GROUP}/operator",
             "reportingInstance": COMPONENT,
-            "action": action,
-            "reason": reason,
-            "note": message[:LONGEST_TEXT],
-            "type": "Warning" if warning else "Normal",
+            "action": announcement.action,
+            "reason": announcement.reason,
+            "note": announcement.message[:LONGEST_TEXT],
+            "type": "Warning" if announcement.warning else "Normal",
             "regarding": {
                 "apiVersion": f"{GROUP}/{VERSION}",
                 "kind": KIND,
@@ -126,23 +171,27 @@ class Kube:
         try:
             await self._events.create_namespaced_event(resource.namespace, body, _request_timeout=CALL_TIMEOUT)
         except Exception as error:  # noqa: BLE001  an Event is a courtesy: whatever fails, the sweep goes on
-            log.warning(
-                "no Event on %s/%s: %s", resource.namespace, resource.name, _explained(error, "create", "Events")
-            )
+            said = explained(error, "create events.events.k8s.io")
+            log.warning("no Event %s on %s/%s: %s", announcement.reason, resource.namespace, resource.name, said)
 
 
-def _explained(error: Exception, verb: str, what: str) -> KubeError:
-    """Say what to change."""
+def explained(error: Exception, wish: str) -> KubeError:
+    """Say what to change so that the API server does as wished."""
     if not isinstance(error, ApiException):
-        return KubeError(f"the API server cannot be reached to {verb} {what}: {str(error) or type(error).__name__}")
+        return KubeUnreachableError(f"the API server does not answer (wanted: {wish}): {clean(error)}")
+    said = _message(error)
+    if error.status == 401:
+        return KubeError(f"the API server does not know this account (wanted: {wish}): {said}")
     if error.status == 403:
-        return KubeError(
-            f"this account may not {verb} {PLURAL}.{GROUP} ({what}): {_text(error)}; grant it, see docs/reference.md"
-        )
+        return KubeError(f"this account may not {wish}: {said}; grant it the rules of docs/reference.md")
     if error.status == 404:
-        return KubeError(f"{PLURAL}.{GROUP} is not installed here: kubectl apply -f crds/ (or helm, crds.enabled)")
-    return KubeError(f"the API server refused to {verb} {what}: {error.status} {_text(error)}")
+        return KubeError(f"{PLURAL}.{GROUP} is not installed here (wanted: {wish}): kubectl apply -f crds/")
+    return KubeError(f"the API server refused to {wish}: {error.status} {said}")
 
 
-def _text(error: ApiException) -> str:
-    return str(error.body or error.reason)[:LONGEST_TEXT]
+def _message(error: ApiException) -> str:
+    try:
+        said = json.loads(error.body or "")["message"]
+    except (ValueError, KeyError, TypeError):
+        said = error.body or error.reason
+    return str(said)[:LONGEST_TEXT]

@@ -20,7 +20,7 @@ from semaphore_operator import __version__
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from semaphore_operator.sweep import Record
+    from semaphore_operator.record import Record
 
 LABELS = ("namespace", "name")
 
@@ -95,7 +95,7 @@ class Metrics(Collector):
             "semaphore_operator_configs_restored", "Configs that Redis had lost", value=record.restored
         )
         errors = CounterMetricFamily(
-            "semaphore_operator_errors", "Failed calls; kind is redis or kube", labels=("kind",)
+            "semaphore_operator_errors", "Failures; kind is redis, kube, watch or sweep", labels=("kind",)
         )
         for kind, number in record.errors.items():
             errors.add_metric((kind,), number)

@@ -6,7 +6,7 @@ from datetime import datetime  # noqa: TC003  pydantic resolves it at run time
 from enum import StrEnum
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 
 from distributed_semaphore.protocol import Config, Keys, State
@@ -20,6 +20,7 @@ PLURAL: Final = "distributedsemaphores"
 FINALIZER: Final = "semaphores.dev/operator"
 NAMED: Final = 10
 """Holders and waiters that a status names at most, which keeps the object small."""
+_LABEL: Final = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 
 
 def rule(cel: str, message: str) -> dict[str, str]:
@@ -73,8 +74,9 @@ class Spec(Model):
             json_schema_extra={
                 "x-kubernetes-validations": [
                     rule(
-                        "self.matches('^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$')",
-                        "name has lower case letters, digits, '-' and '.', and begins and ends with a letter or digit",
+                        f"self.matches('^{_LABEL}([.]{_LABEL})*$')",
+                        "name has lower case letters, digits and '-', in parts that '.' separates; each part begins "
+                        "and ends with a letter or digit",
                     )
                 ]
             },
@@ -105,11 +107,17 @@ class Party(Model):
     """Who holds or waits."""
 
     pod: str | None = None
+    """Its pod."""
     namespace: str | None = None
+    """The pod's namespace."""
     node: str | None = None
+    """The pod's node."""
     app: str | None = None
+    """What the program calls itself."""
     host: str | None = None
+    """Its host's name."""
     pid: str | None = None
+    """Its process id."""
     since: datetime
     """Since when."""
     weight: int = 1
@@ -153,11 +161,11 @@ class Status(Model):
     """What the semaphore is, as Redis knows it."""
 
     observed_generation: Annotated[int, Field(json_schema_extra={"format": "int64"})] = 0
-    """The generation of the spec that Redis has."""
+    """The generation of the spec that Redis has; 0 until it has one."""
     key: str | None = None
     """Beginning of the semaphore's keys in Redis."""
     summary: str | None = None
-    """The state in one word: Active, Paused, Closed, QueueStuck, RedisUnavailable, Conflict."""
+    """The state in one word: Active, Paused, Closed, QueueStuck, RedisUnavailable, Conflict, Pending."""
     limit: int | None = None
     """The limit in force."""
     lease_seconds: float | None = None
@@ -179,6 +187,14 @@ class Status(Model):
     conditions: tuple[Condition, ...] = ()
     """Ready, RedisAvailable, QueueStuck."""
 
+    @classmethod
+    def read(cls, body: Any) -> Status:
+        """Read what is stored; one that another version wrote in another form counts as none, and is written anew."""
+        try:
+            return cls.model_validate(dict(body or {}))
+        except ValidationError:
+            return cls()
+
 
 class Resource(Model):
     """A DistributedSemaphore as the API server has it."""
@@ -194,7 +210,11 @@ class Resource(Model):
 
     @classmethod
     def read(cls, body: Any) -> Resource:
-        """Read what the API server sends."""
+        """Read what the API server sends.
+
+        Raises:
+            ValueError: its spec is not one that the schema lets through.
+        """
         metadata = body["metadata"]
         return cls(
             namespace=metadata["namespace"],
@@ -204,7 +224,7 @@ class Resource(Model):
             created=metadata["creationTimestamp"],
             deleted=metadata.get("deletionTimestamp"),
             spec=Spec.model_validate(dict(body["spec"])),
-            status=Status.model_validate(dict(body.get("status") or {})),
+            status=Status.read(body.get("status")),
         )
 
     @property

@@ -6,19 +6,26 @@ import argparse
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from distributed_semaphore.protocol.address import redis_url
 from semaphore_operator import __version__
+from semaphore_operator.status import clean
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+T = TypeVar("T", int, float)
 
 EPILOG: Final = """\
-environment: every option has a variable, SEMAPHORE_REDIS_URL, SEMAPHORE_REDIS_URL_FILE, SEMAPHORE_NAMESPACES,
-SEMAPHORE_PORT, SEMAPHORE_SWEEP_SECONDS, SEMAPHORE_PATCH_SECONDS, SEMAPHORE_FINALIZER_SECONDS.
-Kubernetes is found as kubectl finds it: the pod's service account, else KUBECONFIG.
+Every option has a variable of the environment, named above; the command line wins. Kubernetes is found by the account
+of the pod, else as kubectl finds it (KUBECONFIG, ~/.kube/config).
 
 examples:
   semaphore-operator --redis redis://redis:6379/0
   semaphore-operator --redis-file /etc/redis/url --namespaces payments,billing
+
+rights, metrics and conditions: docs/reference.md
 """
 
 
@@ -60,9 +67,7 @@ class Settings:
 
 
 def parse(arguments: list[str] | None = None) -> Settings:
-    """Read the command line; ends the program with a message when it is wrong."""
-    default = Settings()
-    env = os.environ.get
+    """Read the command line, and the environment for what it does not say; ends the program when something is wrong."""
     parser = argparse.ArgumentParser(
         prog="semaphore-operator",
         description="Brings DistributedSemaphore resources to Redis, and holders and waiters into their status.",
@@ -70,59 +75,52 @@ def parse(arguments: list[str] | None = None) -> Settings:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
-    parser.add_argument(
-        "--redis",
-        metavar="URL",
-        default=env("SEMAPHORE_REDIS_URL", ""),
-        help="address of Redis, redis://host:6379/0",
-    )
-    parser.add_argument(
-        "--redis-file",
-        metavar="FILE",
-        type=Path,
-        default=Path(path) if (path := env("SEMAPHORE_REDIS_URL_FILE")) else None,
-        help="file that holds the address (a mounted Secret); wins over --redis",
-    )
-    parser.add_argument(
-        "--namespaces",
-        metavar="A,B",
-        default=env("SEMAPHORE_NAMESPACES", ""),
-        help="namespaces to serve (default: all, which takes cluster-wide rights)",
-    )
-    parser.add_argument(
-        "--port",
-        type=int,
-        default=int(env("SEMAPHORE_PORT", default.port)),
-        help=f"port of /livez, /readyz and /metrics (default: {default.port}; 0: a free one)",
-    )
-    parser.add_argument("--host", default=default.host, help=f"address of that port (default: {default.host})")
-    for name, value, meaning in (
-        ("sweep", default.sweep, "time between two looks at Redis"),
-        ("patch", default.patch, "least time between two status writes of one resource"),
-        ("finalizer", default.finalizer, "for how long a dead Redis may hold up a deletion"),
-    ):
+
+    def add(  # noqa: PLR0917
+        option: str, variable: str, kind: Callable[[str], Any], metavar: str, default: object, meaning: str
+    ) -> None:
+        # A string from the environment goes through the same conversion, so that a wrong one gets the same message.
         parser.add_argument(
-            f"--{name}",
-            metavar="SECONDS",
-            type=float,
-            default=float(env(f"SEMAPHORE_{name.upper()}_SECONDS", value)),
-            help=f"{meaning} (default: {value:g})",
+            option,
+            type=kind,
+            metavar=metavar,
+            default=os.environ.get(variable) or default,
+            help=f"{meaning} [{variable}]",
         )
-    options = parser.parse_args(arguments)
-    settings = Settings(
-        redis=options.redis,
-        redis_file=options.redis_file,
-        namespaces=tuple(filter(None, (name.strip() for name in options.namespaces.split(",")))),
-        port=options.port,
-        host=options.host,
-        sweep=options.sweep,
-        patch=options.patch,
-        finalizer=options.finalizer,
-    )
-    if not 0.1 <= settings.sweep <= 300:
-        parser.error("--sweep is 0.1 to 300 seconds")
+
+    default = Settings()
+    add("--redis", "SEMAPHORE_REDIS_URL", str, "URL", "", "address of Redis, redis://host:6379/0")
+    add("--redis-file", "SEMAPHORE_REDIS_URL_FILE", Path, "FILE", None,
+        "file that holds the address (a mounted Secret), read again when it changes; wins over --redis")  # fmt: skip
+    add("--namespaces", "SEMAPHORE_NAMESPACES", _names, "A,B", (),
+        "namespaces to serve; default: all, which takes cluster-wide rights")  # fmt: skip
+    add("--port", "SEMAPHORE_PORT", _number(int, 0, 65535), "PORT", default.port,
+        f"port of /livez, /readyz and /metrics; default: {default.port}; 0: a free one")  # fmt: skip
+    add("--host", "SEMAPHORE_HOST", str, "HOST", default.host, f"address of that port; default: {default.host}")
+    add("--sweep", "SEMAPHORE_SWEEP_SECONDS", _number(float, 0.1, 300), "SECONDS", default.sweep,
+        f"time between two looks at Redis; default: {default.sweep:g}")  # fmt: skip
+    add("--patch", "SEMAPHORE_PATCH_SECONDS", _number(float, 0, 3600), "SECONDS", default.patch,
+        f"least time between two status writes of one resource; default: {default.patch:g}")  # fmt: skip
+    add("--finalizer", "SEMAPHORE_FINALIZER_SECONDS", _number(float, 0, 86400), "SECONDS", default.finalizer,
+        f"for how long a dead Redis may hold up a deletion; default: {default.finalizer:g}")  # fmt: skip
+    settings = Settings(**vars(parser.parse_args(arguments)))
     try:
         settings.redis_url()
     except ValueError as error:
-        parser.error(f"{error} (--redis, --redis-file)")
+        parser.error(f"{clean(error)} (--redis, --redis-file)")
     return settings
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(filter(None, (name.strip() for name in text.split(","))))
+
+
+def _number(kind: type[T], least: T, most: T) -> Callable[[str], T]:
+    def read(text: str) -> T:
+        value = kind(text)
+        if not least <= value <= most:
+            raise argparse.ArgumentTypeError(f"{least:g} to {most:g}, not {text}")
+        return value
+
+    read.__name__ = "number"
+    return read

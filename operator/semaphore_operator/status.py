@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any, Final
+
+from redis.exceptions import AuthenticationError, NoPermissionError, ResponseError
 
 from semaphore_operator.conditions import (
     AUTHENTICATION_FAILED,
+    COMMAND_FAILED,
     CONNECTION_FAILED,
     PERMISSION_DENIED,
     QUEUE_STUCK,
     READY,
-    RESOURCE_CONFLICT,
+    WANTED,
     available,
+    conflict,
+    identified,
     moment,
     queue_stuck,
     ready,
@@ -21,38 +27,34 @@ from semaphore_operator.conditions import (
 from semaphore_operator.models import NAMED, HolderStatus, Status, WaiterStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from datetime import datetime
 
     from distributed_semaphore.protocol import Snapshot
     from semaphore_operator.models import Resource
 
 LONGEST_TEXT: Final = 1024
+"""Characters of an error's text that go into logs, Events and status."""
 
 
-def observed(resource: Resource, snapshot: Snapshot, winner: Resource | None, throughput: float | None) -> Status:
-    """Say what a look at Redis has shown. `winner`: the resource that the name belongs to, if it is another."""
+def observed(resource: Resource, snapshot: Snapshot, throughput: float | None = None) -> Status:
+    """Say what a look at Redis has shown. `throughput`: grants per second since the look before, if there was one."""
     before = resource.status
-    verdicts = [ready(resource, snapshot, winner), available()]
-    if winner is None:
-        verdicts.append(queue_stuck(resource, snapshot))
-    now = moment(snapshot.server_time)
-    conditions = settle(verdicts, before.conditions, resource.generation, now)
-    if winner is not None:
-        return Status(observed_generation=before.observed_generation, summary="Conflict", conditions=conditions)
+    verdicts = [ready(resource, snapshot), available(), queue_stuck(resource, snapshot)]
+    conditions = settle(verdicts, before.conditions, resource.generation, moment(snapshot.server_time))
     config = snapshot.config
     oldest = snapshot.oldest_waiter_since
     return Status(
         observed_generation=config.generation if config and config.uid == resource.uid else before.observed_generation,
         key=resource.keys.prefix,
-        summary=_summary(conditions, resource),
+        summary=_summary({verdict.type: (verdict.status, verdict.reason) for verdict in verdicts}, resource),
         limit=config.limit if config else None,
         lease_seconds=config.lease_ms / 1000 if config else None,
         holders=snapshot.held,
         waiting=snapshot.waiter_count,
         oldest_waiter_since=moment(oldest) if oldest else None,
         last_grant_time=moment(snapshot.last_grant) if snapshot.last_grant else None,
-        throughput=f"{throughput:.1f}/s" if throughput is not None else before.throughput,
+        # Not unknown at the first look: the second would be a write of every new resource for nothing.
+        throughput=before.throughput or "0.0/s" if throughput is None else f"{throughput:.1f}/s",
         held_by=tuple(
             HolderStatus(
                 **_party(holder.identity), since=moment(holder.since), weight=holder.weight, fence=holder.fence
@@ -80,19 +82,26 @@ def unobserved(resource: Resource, error: Exception, now: datetime) -> Status:
     return resource.status.model_copy(update={"summary": "RedisUnavailable", "conditions": conditions})
 
 
+def conflicting(resource: Resource, winner: Resource, now: datetime) -> Status:
+    """Say that the name belongs to another resource; holders and waiters are shown there."""
+    conditions = settle([conflict(resource, winner)], resource.status.conditions, resource.generation, now)
+    return Status(summary="Conflict", conditions=conditions)
+
+
 def reason_of(error: Exception) -> str:
     """Name the kind of a Redis failure."""
-    text = f"{type(error).__name__} {error}"
-    if any(word in text for word in ("WRONGPASS", "NOAUTH", "AuthenticationError", "AUTH")):
-        return AUTHENTICATION_FAILED
-    if "NOPERM" in text or "NoPermission" in text:
+    text = str(error)
+    if isinstance(error, NoPermissionError) or "NOPERM" in text:
         return PERMISSION_DENIED
-    return CONNECTION_FAILED
+    if isinstance(error, AuthenticationError) or text.startswith(("WRONGPASS", "NOAUTH")):
+        return AUTHENTICATION_FAILED
+    return COMMAND_FAILED if isinstance(error, ResponseError) else CONNECTION_FAILED
 
 
 def clean(error: Exception) -> str:
-    """Give an error's text, short; redis-py names hosts in it, never passwords."""
-    return (str(error) or type(error).__name__)[:LONGEST_TEXT]
+    """Give an error's text, short and without what stands before the host in an address."""
+    text = str(error) or type(error).__name__
+    return re.sub(r"[^\s/@'\"]*:[^\s@'\"]*@", "", text)[:LONGEST_TEXT]
 
 
 def dump(status: Status) -> dict[str, Any]:
@@ -103,15 +112,12 @@ def dump(status: Status) -> dict[str, Any]:
     return written
 
 
-def _party(identity: Mapping[str, str]) -> dict[str, Any]:
-    known = ("pod", "namespace", "node", "app", "host", "pid")
-    return {name: identity[name][:253] for name in known if name in identity}
+def _party(identity: Any) -> dict[str, Any]:
+    return dict(identified(identity))
 
 
-def _summary(conditions: Any, resource: Resource) -> str:
-    said = {condition.type: condition for condition in conditions}
-    if said[READY].status != "True":
-        return "Conflict" if said[READY].reason == RESOURCE_CONFLICT else "Pending"
-    if said[QUEUE_STUCK].status == "True" and said[QUEUE_STUCK].reason not in ("Paused", "LimitZero"):
-        return "QueueStuck"
-    return resource.spec.state.value
+def _summary(said: dict[str, tuple[bool | None, str]], resource: Resource) -> str:
+    if not said[READY][0]:
+        return "Pending"
+    stuck, reason = said[QUEUE_STUCK]
+    return "QueueStuck" if stuck and reason not in WANTED else resource.spec.state.value

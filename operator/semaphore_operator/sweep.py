@@ -8,27 +8,33 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 import time
-from dataclasses import dataclass, field
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
 from redis.exceptions import RedisError
 
-from distributed_semaphore.protocol import Snapshot, inspect, reap
-from semaphore_operator.conditions import QUEUE_STUCK
-from semaphore_operator.kube import Kube, KubeError
-from semaphore_operator.models import NAMED, Resource, Status
-from semaphore_operator.reconcile import write
-from semaphore_operator.registry import Registry, owners
-from semaphore_operator.status import clean, observed, unobserved
+from distributed_semaphore.protocol import Snapshot
+from semaphore_operator.events import config_restored
+from semaphore_operator.kube import KubeError
+from semaphore_operator.observe import observe
+from semaphore_operator.publish import Publisher
+from semaphore_operator.reconcile import withdraw
+from semaphore_operator.record import Record, Seen
+from semaphore_operator.status import clean, conflicting, observed, unobserved
 from semaphore_operator.store import Store
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Awaitable, Sequence
 
     from redis.asyncio import Redis
 
+    from semaphore_operator.events import Announcement
+    from semaphore_operator.kube import Kube
+    from semaphore_operator.models import Resource
+    from semaphore_operator.registry import Registry
     from semaphore_operator.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -37,237 +43,182 @@ BATCH: Final = 500
 """Semaphores of one pipeline."""
 LIST_EVERY: Final = 60.0
 """Seconds between two listings, which find what the watch has missed."""
-REDIS_PATIENCE: Final = 10.0
-"""Seconds that one look at Redis may take."""
-MOST_PATCHES: Final = 200
-"""Status writes of one sweep; changed conditions go first."""
-PARALLEL_PATCHES: Final = 10
-
-
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """What the last look at one semaphore has shown."""
-
-    resource: Resource
-    snapshot: Snapshot | None
-    """None: Redis could not be asked, or the name belongs to another resource."""
-    status: Status
-
-
-@dataclass(slots=True)
-class Record:
-    """What the operator has done and seen: the source of metrics and probes."""
-
-    seen: dict[str, Seen] = field(default_factory=dict)
-    redis_up: bool = False
-    kube_up: bool = False
-    finished: float = field(default_factory=time.monotonic)
-    duration: float = 0.0
-    sweeps: int = 0
-    patches: int = 0
-    restored: int = 0
-    errors: dict[str, int] = field(default_factory=lambda: {"redis": 0, "kube": 0})
+PATIENCE: Final = 10.0
+"""Seconds that one batch may take in Redis."""
+LONGEST_BACK_OFF: Final = 3
+"""Times of the period that pass between two attempts while Redis does not answer."""
 
 
 class Sweep:
     """Looks at every semaphore each period, and at a changed one at once."""
 
-    def __init__(self, settings: Settings, registry: Registry, kube: Kube) -> None:
-        self.record = Record()
+    def __init__(self, settings: Settings, registry: Registry, kube: Kube, record: Record) -> None:
+        self.listed = asyncio.Event()
+        """Set while the resources can be listed: what the watch waits for."""
         self._settings = settings
         self._registry = registry
         self._kube = kube
+        self._record = record
         self._store = Store(settings)
-        self._listed = float("-inf")
-        self._said: dict[str, str] = {}
-        self._written: dict[str, float] = {}
-        self._granted: dict[str, tuple[float, int]] = {}
-        self._changed: dict[str, None] = {}
+        self._publisher = Publisher(kube, registry, record, settings.patch)
+        self._list_at = 0.0
+        self._discovered = False
+        self._redis_failures = 0
+        self._changed: set[str] = set()
         self._wake = asyncio.Event()
+        self._tasks: set[asyncio.Task[None]] = set()
         self._loop = asyncio.get_running_loop()
 
-    def notice(self, resource: Resource, event: tuple[str, str] | None) -> None:
-        """Look at a resource soon, or write an Event (reason, message) on it; may be called from any thread."""
-        self._loop.call_soon_threadsafe(self._noticed, resource, event)
+    def notice(self, uid: str) -> None:
+        """Look at a resource soon; may be called from any thread."""
+        self._loop.call_soon_threadsafe(self._noticed, uid)
 
-    def _noticed(self, resource: Resource, event: tuple[str, str] | None) -> None:
-        if event:
-            reason, message = event
-            task = self._kube.event(resource, warning=True, reason=reason, message=message, action="Delete")
-            self._loop.create_task(task)
-        self._changed[resource.uid] = None
-        self._wake.set()
+    def announce(self, resource: Resource, announcement: Announcement) -> None:
+        """Write an Event; may be called from any thread."""
+        self._loop.call_soon_threadsafe(self._announced, resource, announcement)
+
+    def relist(self) -> None:
+        """List with the next sweep, and not be `listed` until then."""
+        self.listed.clear()
+        self._list_at, self._discovered = 0.0, False
 
     async def run(self) -> None:
         """Sweep until cancelled."""
         following = 0.0
         try:
             while True:
-                if time.monotonic() >= following:
-                    following = time.monotonic() + self._settings.sweep
-                    await self._whole()
-                elif self._changed:
-                    changed, self._changed = self._changed, {}
-                    await self._look([resource for resource in self._registry.all() if resource.uid in changed])
                 self._wake.clear()
-                try:
+                start = time.monotonic()
+                if start >= following:
+                    await self._guarded(self._whole())
+                    following = start + self._pause()
+                elif self._changed:
+                    changed, self._changed = self._changed, set()
+                    await self._guarded(self._some(changed))
+                with suppress(TimeoutError):
                     async with asyncio.timeout(following - time.monotonic()):
                         await self._wake.wait()
-                except TimeoutError:
-                    pass
         finally:
             await self._store.close()
+
+    def _pause(self) -> float:
+        period = self._settings.sweep
+        if not self._redis_failures:
+            return period
+        return period * min(self._redis_failures, LONGEST_BACK_OFF) * random.uniform(0.9, 1.1)  # noqa: S311
+
+    async def _guarded(self, part: Awaitable[None]) -> None:
+        """One broken answer must not end the sweep."""
+        try:
+            await part
+        except Exception as error:
+            log.exception("a sweep was broken off")
+            self._record.failed("sweep", f"{type(error).__name__}: {clean(error)}")
 
     async def _whole(self) -> None:
         start = time.monotonic()
         self._changed.clear()
-        if start - self._listed >= LIST_EVERY or not self.record.kube_up:
+        if start >= self._list_at:
             await self._list()
         resources = self._registry.all()
         await self._look(resources)
-        present = {resource.uid for resource in resources}
-        for remembered in (self.record.seen, self._written, self._granted):
-            for uid in [uid for uid in remembered if uid not in present]:
-                del remembered[uid]
-        self.record.finished = time.monotonic()
-        self.record.duration = self.record.finished - start
-        self.record.sweeps += 1
+        for uid in self._record.seen.keys() - self._registry.uids():
+            self._drop(uid)
+        record = self._record
+        record.finished = time.monotonic()
+        record.duration = record.finished - start
+        record.sweeps += 1
+        if self._discovered:
+            self.listed.set()
+
+    async def _some(self, uids: set[str]) -> None:
+        found = {uid: self._registry.get(uid) for uid in uids}
+        for uid in (uid for uid, resource in found.items() if resource is None):
+            self._drop(uid)
+        await self._look([resource for resource in found.values() if resource is not None])
+
+    def _drop(self, uid: str) -> None:
+        self._record.seen.pop(uid, None)
+        self._publisher.forget(uid)
 
     async def _list(self) -> None:
+        before = self._registry.uids()
         try:
-            self._registry.replace(await self._kube.list(self._settings.namespaces))
+            listed = await self._kube.list(self._settings.namespaces)
+            self._discovered = self._discovered or await self._kube.discovered()
         except KubeError as error:
-            self.record.kube_up = False
-            self._complain("kube", str(error))
-        else:
-            self.record.kube_up = True
-            self._said.pop("kube", None)
-            self._listed = time.monotonic()
+            self._record.kube_up = False
+            self._record.failed("kube", str(error))
+            self.relist()
+            return
+        self._record.kube_up = True
+        self._record.went_well("kube")
+        self._list_at = time.monotonic() + (LIST_EVERY if self._discovered else 0)
+        for resource in self._registry.replace(listed, before):
+            try:
+                await withdraw(resource, self._registry, self._store)
+            except (RedisError, OSError, ValueError) as error:
+                log.warning("%s was deleted unseen, and its keys are left: %s", resource.semaphore, clean(error))
 
     async def _look(self, resources: Sequence[Resource]) -> None:
-        belongs = owners(self._registry.all())
-        served = [r for r in resources if r.deleted is None and belongs[r.semaphore].uid == r.uid]
+        served: list[Resource] = []
         fresh: list[Seen] = []
+        now = datetime.now(UTC).replace(microsecond=0)
+        for resource in resources:
+            owner = self._registry.owner(resource.semaphore)
+            if resource.deleted is None and owner is not None:
+                if owner.uid == resource.uid:
+                    served.append(resource)
+                else:
+                    fresh.append(Seen(resource, None, conflicting(resource, owner, now)))
         try:
             redis = await self._store.redis()
-            for start in range(0, len(served), BATCH):
-                batch = served[start : start + BATCH]
-                async with asyncio.timeout(REDIS_PATIENCE):
-                    snapshots = await self._snapshots(redis, batch)
-                fresh += [self._observed(r, snapshot) for r, snapshot in zip(batch, snapshots, strict=True)]
             if not served:
                 await redis.ping()
+            for start in range(0, len(served), BATCH):
+                async with asyncio.timeout(PATIENCE):
+                    fresh += await self._observe(redis, served[start : start + BATCH], now)
         except (RedisError, OSError, TimeoutError, ValueError) as error:
-            self.record.redis_up = False
-            self._complain("redis", clean(error))
-            now = datetime.now(UTC).replace(microsecond=0)
+            self._record.redis_up = False
+            self._redis_failures += 1
+            self._record.failed("redis", f"Redis cannot be used: {clean(error)}")
             done = {seen.resource.uid for seen in fresh}
             fresh += [Seen(r, None, unobserved(r, error, now)) for r in served if r.uid not in done]
         else:
-            self.record.redis_up = True
-            self._said.pop("redis", None)
-        for r in resources:
-            if r.deleted is None and (winner := belongs[r.semaphore]).uid != r.uid and winner.uid in self.record.seen:
-                snapshot = self.record.seen[winner.uid].snapshot
-                if snapshot is not None:
-                    fresh.append(Seen(r, None, observed(r, snapshot, winner, None)))
-        self.record.seen.update((seen.resource.uid, seen) for seen in fresh)
-        await self._write(fresh)
+            self._record.redis_up = True
+            self._redis_failures = 0
+            self._record.went_well("redis")
+        self._record.seen.update((seen.resource.uid, seen) for seen in fresh)
+        await self._publisher.publish(fresh)
 
-    async def _snapshots(self, redis: Redis, batch: Sequence[Resource]) -> list[Snapshot]:
-        """Give each semaphore's snapshot, after housekeeping and repair."""
-        names = [resource.semaphore for resource in batch]
-        behind = names
-        while behind:
-            more = await reap(redis, behind)
-            behind = [name for name, again in zip(behind, more, strict=True) if again]
-        snapshots = _all(await inspect(redis, names, NAMED))
-        for i, (resource, snapshot) in enumerate(zip(batch, snapshots, strict=True)):
-            epoch = self._settings.epoch
-            if snapshot.config != resource.config(epoch) and await write(resource, redis, epoch):
-                if snapshot.config is None and resource.status.observed_generation:
-                    await self._restored(resource)
-                [snapshots[i]] = _all(await inspect(redis, [resource.semaphore], NAMED))
-        return snapshots
+    async def _observe(self, redis: Redis, batch: Sequence[Resource], now: datetime) -> list[Seen]:
+        found, lost = await observe(redis, batch, self._registry, self._settings.epoch)
+        for resource in lost:
+            self._record.restored += 1
+            log.warning("%s: Redis had lost the configuration; it was written again", resource.semaphore)
+            self._announced(resource, config_restored())
+        seen = []
+        for resource, each in zip(batch, found, strict=True):
+            if isinstance(each, Snapshot):
+                status = observed(resource, each, self._throughput(resource.uid, each))
+                seen.append(Seen(resource, each, status))
+            else:
+                self._record.failed("redis", f"{resource.semaphore} cannot be read: {clean(each)}")
+                seen.append(Seen(resource, None, unobserved(resource, each, now)))
+        return seen
 
-    async def _restored(self, resource: Resource) -> None:
-        self.record.restored += 1
-        message = (
-            "Redis had lost the configuration (flushed, or restarted empty?); it was written again. Living holders put "
-            "their slots back; nothing else is granted until one lease has passed"
-        )
-        log.warning("%s: %s", resource.semaphore, message)
-        await self._kube.event(resource, warning=True, reason="ConfigRestored", message=message, action="Restore")
+    def _throughput(self, uid: str, snapshot: Snapshot) -> float | None:
+        earlier = self._record.seen.get(uid)
+        if earlier is None or earlier.snapshot is None or snapshot.server_time <= earlier.snapshot.server_time:
+            return None
+        granted = snapshot.counters.granted - earlier.snapshot.counters.granted
+        return max(0, granted) / (snapshot.server_time - earlier.snapshot.server_time)
 
-    def _observed(self, resource: Resource, snapshot: Snapshot) -> Seen:
-        granted = snapshot.counters.granted
-        then, before = self._granted.get(resource.uid, (snapshot.server_time, granted))
-        throughput = None
-        if (elapsed := snapshot.server_time - then) > 0:
-            throughput = max(0, granted - before) / elapsed
-        self._granted[resource.uid] = snapshot.server_time, granted
-        return Seen(resource, snapshot, observed(resource, snapshot, None, throughput))
+    def _noticed(self, uid: str) -> None:
+        self._changed.add(uid)
+        self._wake.set()
 
-    async def _write(self, fresh: Iterable[Seen]) -> None:
-        """Write the statuses that have changed: at once where a condition has, else at most once a period."""
-        now = time.monotonic()
-        changed = [seen for seen in fresh if seen.status != seen.resource.status]
-        urgent = [seen for seen in changed if _flipped(seen)]
-        patient = [
-            seen
-            for seen in changed
-            if not _flipped(seen) and now - self._written.get(seen.resource.uid, float("-inf")) >= self._settings.patch
-        ]
-        patient.sort(key=lambda seen: self._written.get(seen.resource.uid, 0.0))
-        turnstile = asyncio.Semaphore(PARALLEL_PATCHES)
-
-        async def write(seen: Seen) -> None:
-            async with turnstile:
-                await self._write_one(seen)
-
-        await asyncio.gather(*(write(seen) for seen in (urgent + patient)[:MOST_PATCHES]))
-
-    async def _write_one(self, seen: Seen) -> None:
-        resource = seen.resource
-        try:
-            await self._kube.write_status(resource, seen.status)
-        except KubeError as error:
-            self._complain("kube", str(error))
-            return
-        self.record.patches += 1
-        self._written[resource.uid] = time.monotonic()
-        self._registry.put(resource.model_copy(update={"status": seen.status}))
-        before = {condition.type: condition.status for condition in resource.status.conditions}
-        for condition in seen.status.conditions:
-            if condition.type != QUEUE_STUCK:
-                continue
-            if condition.status == "True" and before.get(condition.type) != "True":
-                await self._kube.event(
-                    resource, warning=True, reason=condition.reason, message=condition.message, action="Watch"
-                )
-            elif condition.status == "False" and before.get(condition.type) == "True":
-                await self._kube.event(
-                    resource, warning=False, reason="QueueMoving", message="slots are granted again", action="Watch"
-                )
-
-    def _complain(self, kind: str, text: str) -> None:
-        """Count a failure; log it when it is a new one."""
-        self.record.errors[kind] += 1
-        if self._said.get(kind) != text:
-            self._said[kind] = text
-            log.error("%s; trying again every %gs", text, self._settings.sweep)
-
-
-def _all(snapshots: Sequence[Snapshot | RedisError]) -> list[Snapshot]:
-    for snapshot in snapshots:
-        if isinstance(snapshot, RedisError):
-            raise snapshot
-    return [snapshot for snapshot in snapshots if isinstance(snapshot, Snapshot)]
-
-
-def _flipped(seen: Seen) -> bool:
-    def said(status: Status) -> list[tuple[str, str, str]]:
-        return [(condition.type, condition.status, condition.reason) for condition in status.conditions]
-
-    changed_spec = seen.status.observed_generation != seen.resource.status.observed_generation
-    return changed_spec or said(seen.status) != said(seen.resource.status)
+    def _announced(self, resource: Resource, announcement: Announcement) -> None:
+        task = self._loop.create_task(self._kube.event(resource, announcement))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)

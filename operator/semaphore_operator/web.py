@@ -13,10 +13,8 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from semaphore_operator.metrics import Metrics
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
+    from semaphore_operator.record import Record
     from semaphore_operator.settings import Settings
-    from semaphore_operator.sweep import Record
 
 SILENCE: Final = 60.0
 """Seconds without a finished sweep, beyond its period, after which the process should be started anew."""
@@ -25,10 +23,9 @@ SILENCE: Final = 60.0
 class Web:
     """The operator's own web server; started first, so that probes have an answer from the beginning."""
 
-    def __init__(self, settings: Settings, record: Record, watching: Callable[[], bool]) -> None:
+    def __init__(self, settings: Settings, record: Record) -> None:
         self._settings = settings
         self._record = record
-        self._watching = watching
         self._metrics = CollectorRegistry(auto_describe=False)
         self._metrics.register(Metrics(record))
         app = web.Application()
@@ -49,7 +46,10 @@ class Web:
         await self._runner.cleanup()
 
     async def _livez(self, _: web.Request) -> web.Response:
-        """Fail when the sweep hangs. Redis or Kubernetes being away is no reason to start anew."""
+        """Fail when the sweep hangs; a loop that hangs cannot answer. Redis or Kubernetes being away is no reason.
+
+        A sweep that found either of them away has run, too.
+        """
         silence = time.monotonic() - self._record.finished
         if silence > SILENCE + self._settings.sweep:
             return web.Response(status=503, text=f"no sweep finished for {silence:.0f}s\n")
@@ -57,9 +57,9 @@ class Web:
 
     async def _readyz(self, _: web.Request) -> web.Response:
         """Fail until resources have been listed and are watched."""
-        if self._record.kube_up and self._record.sweeps and self._watching():
+        if self._record.kube_up and self._record.sweeps and self._record.watching:
             return web.Response(text="ok\n")
-        return web.Response(status=503, text="the resources have not been read yet\n")
+        return web.Response(status=503, text="the resources cannot be listed or watched; the log says why\n")
 
     async def _metrics_page(self, _: web.Request) -> web.Response:
         page = await asyncio.to_thread(generate_latest, self._metrics)

@@ -1,18 +1,25 @@
-"""A real API server for the tests of this folder, and a kubectl that talks to it."""
+"""A real API server for the tests of this folder, a kubectl that talks to it, and the operator as a process."""
 
 from __future__ import annotations
 
+import json
 import secrets
 import subprocess
-from typing import TYPE_CHECKING, Protocol
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
+from tests.cluster.operator_process import OperatorProcess
 
 from controlplane import ControlPlane
+from distributed_semaphore.testing import RedisServer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
+    from collections.abc import Callable, Iterator
+
+CRDS = Path(__file__).parents[2] / "crds"
+CRD = "distributedsemaphores.semaphores.dev"
 
 
 class Kubectl(Protocol):
@@ -55,6 +62,12 @@ def namespace(kubectl: Kubectl) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def kubectl(cluster: ControlPlane) -> Kubectl:
+    return kubectl_of(cluster)
+
+
+def kubectl_of(cluster: ControlPlane) -> Kubectl:
+    """Give the kubectl of a cluster."""
+
     def run(*arguments: str, stdin: str | None = None, kubeconfig: Path | None = None) -> str:
         answer = subprocess.run(
             [cluster.kubectl, f"--kubeconfig={kubeconfig or cluster.kubeconfig}", *arguments],
@@ -69,3 +82,94 @@ def kubectl(cluster: ControlPlane) -> Kubectl:
         return answer.stdout
 
     return run
+
+
+@pytest.fixture(scope="module")
+def crd(cluster: ControlPlane, kubectl: Kubectl) -> None:
+    """The CRD as a user installs it."""
+    kubectl("apply", "--server-side", "--force-conflicts", f"--filename={CRDS}")
+    kubectl("wait", "--for=condition=Established", f"crd/{CRD}", "--timeout=20s")
+
+
+@pytest.fixture(scope="module")
+def redis_server() -> Iterator[RedisServer]:
+    with RedisServer() as server:
+        yield server
+
+
+class StartOperator(Protocol):
+    """Starts an operator that ends with the test."""
+
+    def __call__(self, *arguments: str, kubeconfig: Path | None = None) -> OperatorProcess:
+        """Start it with these options, as the admin or as another user."""
+
+
+@pytest.fixture
+def start_operator(cluster: ControlPlane, tmp_path: Path) -> Iterator[StartOperator]:
+    started: list[OperatorProcess] = []
+
+    def start(*arguments: str, kubeconfig: Path | None = None) -> OperatorProcess:
+        log = tmp_path / f"operator-{len(started)}.log"
+        process = OperatorProcess(kubeconfig or cluster.kubeconfig, log, *arguments)
+        started.append(process)
+        return process.start()
+
+    yield start
+    for process in started:
+        process.stop()
+
+
+class Resources:
+    """The semaphores of one namespace, as a user of kubectl sees them."""
+
+    def __init__(self, kubectl: Kubectl, namespace: str) -> None:
+        self.kubectl = kubectl
+        self.namespace = namespace
+
+    def __call__(self, *arguments: str, stdin: str | None = None) -> str:
+        return self.kubectl(*arguments, f"--namespace={self.namespace}", stdin=stdin)
+
+    def apply(self, called: str, /, **spec: Any) -> None:
+        manifest = {
+            "apiVersion": "semaphores.dev/v1alpha1",
+            "kind": "DistributedSemaphore",
+            "metadata": {"name": called},
+            "spec": spec,
+        }
+        self("apply", "--filename=-", stdin=json.dumps(manifest))
+
+    def get(self, called: str) -> Any:
+        return json.loads(self("get", "dsem", called, "--output=json"))
+
+    def status(self, called: str) -> dict[str, Any]:
+        return self.get(called).get("status", {})
+
+    def conditions(self, called: str) -> dict[str, tuple[str, str]]:
+        """Give status and reason of each condition."""
+        said = self.status(called).get("conditions", [])
+        return {condition["type"]: (condition["status"], condition["reason"]) for condition in said}
+
+    def message(self, called: str, kind: str) -> str:
+        return next(each["message"] for each in self.status(called)["conditions"] if each["type"] == kind)
+
+    def ready(self, *called: str) -> None:
+        self("wait", "--for=condition=Ready", *(f"dsem/{name}" for name in called), "--timeout=20s")
+
+    def events(self, called: str) -> list[tuple[str, str, str]]:
+        """Give type, reason and message of each Event on a semaphore."""
+        listed = json.loads(self("get", "events.events.k8s.io", "--output=json"))["items"]
+        return [(each["type"], each["reason"], each["note"]) for each in listed if each["regarding"]["name"] == called]
+
+
+@pytest.fixture
+def dsem(crd: None, kubectl: Kubectl, namespace: str) -> Resources:
+    return Resources(kubectl, namespace)
+
+
+def eventually(condition: Callable[[], bool], timeout: float = 10.0) -> float:
+    """Wait for something that nothing announces; give the seconds it took."""
+    start = time.monotonic()
+    while not condition():
+        assert time.monotonic() - start < timeout, f"not within {timeout} s"
+        time.sleep(0.05)
+    return time.monotonic() - start

@@ -1,0 +1,65 @@
+"""Which Events are worth writing: pure functions of the conditions before and after, one Event a situation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from semaphore_operator.conditions import QUEUE_STUCK, READY, RESOURCE_CONFLICT, WANTED
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from semaphore_operator.models import Condition, Resource
+
+CONFIG_RESTORED: Final = "ConfigRestored"
+KEYS_LEFT: Final = "KeysLeft"
+
+
+@dataclass(frozen=True, slots=True)
+class Announcement:
+    """An Event before it is written."""
+
+    warning: bool
+    reason: str
+    message: str
+    action: str
+    """What the operator was doing."""
+
+
+def announcements(before: Iterable[Condition], after: Iterable[Condition]) -> Iterator[Announcement]:
+    """Give what a change of conditions is worth saying: a queue that gets stuck or moves again, a name in conflict."""
+    was = {condition.type: condition for condition in before}
+    for condition in after:
+        earlier = was.get(condition.type)
+        same = earlier is not None and (earlier.status, earlier.reason) == (condition.status, condition.reason)
+        if condition.type == QUEUE_STUCK and condition.status == "True" and not same:
+            warning = condition.reason not in WANTED
+            yield Announcement(warning, condition.reason, condition.message, "Watch")
+        elif condition.type == QUEUE_STUCK and condition.status == "False" and earlier and earlier.status == "True":
+            yield Announcement(False, condition.reason, condition.message, "Watch")  # noqa: FBT003
+        elif condition.type == READY and condition.reason == RESOURCE_CONFLICT and not same:
+            yield Announcement(True, condition.reason, condition.message, "Configure")  # noqa: FBT003
+
+
+def config_restored() -> Announcement:
+    """Say that Redis had lost the config."""
+    return Announcement(
+        warning=True,
+        reason=CONFIG_RESTORED,
+        message="Redis had lost the configuration (flushed, or restarted empty?); it was written again. Living holders "
+        "put their slots back; nothing else is granted until one lease has passed",
+        action="Configure",
+    )
+
+
+def keys_left(resource: Resource, error: str) -> Announcement:
+    """Say that a resource was deleted while Redis could not be reached."""
+    pattern = f"{resource.keys.prefix}*"
+    return Announcement(
+        warning=True,
+        reason=KEYS_LEFT,
+        message=f"deleted without Redis, which did not answer ({error}). If it comes back with its data, remove what "
+        f"is left: redis-cli --scan --pattern '{pattern}' | xargs redis-cli unlink",
+        action="Delete",
+    )

@@ -1,0 +1,57 @@
+"""What the operator has seen and done: the source of metrics and probes."""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from distributed_semaphore.protocol import Snapshot
+    from semaphore_operator.models import Resource, Status
+
+log = logging.getLogger("semaphore_operator")
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What the last look at one semaphore has shown."""
+
+    resource: Resource
+    snapshot: Snapshot | None
+    """None: Redis could not be asked, or the name belongs to another resource."""
+    status: Status
+
+
+@dataclass(slots=True)
+class Record:
+    """Written by the sweep and the watch, read by metrics and probes; all in the main event loop."""
+
+    seen: dict[str, Seen] = field(default_factory=dict)
+    """By uid, of the resources that there are."""
+    redis_up: bool = False
+    kube_up: bool = False
+    """Whether the last listing worked."""
+    watching: bool = False
+    finished: float = field(default_factory=time.monotonic)
+    """When the last sweep ended."""
+    duration: float = 0.0
+    """How long it took (s)."""
+    sweeps: int = 0
+    patches: int = 0
+    restored: int = 0
+    errors: dict[str, int] = field(default_factory=lambda: {"redis": 0, "kube": 0, "watch": 0, "sweep": 0})
+    _said: dict[str, str] = field(default_factory=dict)
+
+    def failed(self, kind: str, text: str) -> None:
+        """Count a failure; log it when it is another than the last of its kind."""
+        self.errors[kind] += 1
+        if self._said.get(kind) != text:
+            self._said[kind] = text
+            log.error("%s; it is tried again", text)
+
+    def went_well(self, kind: str) -> None:
+        """Note that this kind of thing works; a failure after it is news."""
+        if self._said.pop(kind, None):
+            log.info("%s works again", {"redis": "Redis", "kube": "Kubernetes"}.get(kind, kind))

@@ -1,0 +1,147 @@
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from tests.unit.factories import NOW, holder, resource, snapshot, waiter
+
+from distributed_semaphore.protocol import State
+from semaphore_operator import conditions
+from semaphore_operator.conditions import Verdict, conflict, identified, queue_stuck, ready, settle, who
+
+API = resource(alerts={"queueStuckAfter": "1m"})
+LONG_AGO, JUST_NOW = NOW - 600, NOW - 10
+TWO = (holder(1, LONG_AGO), holder(2, LONG_AGO))
+
+
+@pytest.mark.parametrize(
+    ("of", "seen", "status", "reason"),
+    [
+        pytest.param(API, {"holders": TWO}, False, "QueueEmpty", id="nobody waits"),
+        pytest.param(
+            API, {"holders": TWO, "waiters": (waiter(1, JUST_NOW),)}, False, "Moving", id="waits not long yet"
+        ),
+        pytest.param(
+            API,
+            {"holders": (holder(1, JUST_NOW), holder(2, LONG_AGO)), "waiters": (waiter(1, LONG_AGO),)},
+            False,
+            "Moving",
+            id="long but moving",
+        ),
+        pytest.param(
+            API, {"holders": TWO, "waiters": (waiter(1, LONG_AGO),)}, True, "HoldersNotReleasing", id="wedged holders"
+        ),
+        pytest.param(
+            API,
+            {"holders": TWO[:1], "waiters": (waiter(1, LONG_AGO, weight=2),)},
+            True,
+            "HeadTooHeavy",
+            id="the head needs more than is free",
+        ),
+        pytest.param(API, {"holders": TWO[:1], "waiters": (waiter(1, LONG_AGO),)}, True, "SlotsIdle", id="our fault"),
+        pytest.param(
+            resource(limit=0, alerts={"queueStuckAfter": "1m"}),
+            {"waiters": (waiter(1, LONG_AGO),)},
+            True,
+            "LimitZero",
+            id="limit 0",
+        ),
+        pytest.param(
+            resource(state="Paused", alerts={"queueStuckAfter": "1m"}),
+            {"waiters": (waiter(1, LONG_AGO),)},
+            True,
+            "Paused",
+            id="paused",
+        ),
+        pytest.param(
+            API,
+            {"holders": TWO[:1], "waiters": (waiter(1, LONG_AGO),), "reclaim_until": NOW + 5},
+            False,
+            "Reclaiming",
+            id="slots are being put back after a loss",
+        ),
+    ],
+)
+def test_a_queue_is_stuck_when_somebody_waits_and_nothing_is_granted(of, seen, status, reason):
+    verdict = queue_stuck(of, snapshot(of, **seen))
+    assert (verdict.status, verdict.reason) == (status, reason)
+
+
+def test_a_stuck_queue_names_cause_head_and_oldest_holder():
+    verdict = queue_stuck(API, snapshot(API, holders=TWO, waiters=(waiter(1, LONG_AGO), waiter(2, JUST_NOW))))
+    assert "nothing was granted since 2027-01-15T07:50:00Z" in verdict.message
+    assert "held and renewed, and none is given back, longest by pod payments/holder-1" in verdict.message
+    assert "First in line: pod payments/waiter-1, since 2027-01-15T07:50:00Z" in verdict.message
+    assert "or end it: its slots are free again within 30s" in verdict.message
+
+
+def test_the_message_stays_the_same_while_nothing_happens():
+    """Else a stuck semaphore would be written every few seconds for as long as it is stuck."""
+    seen = {"holders": TWO, "waiters": (waiter(1, LONG_AGO),)}
+    assert queue_stuck(API, snapshot(API, **seen)) == queue_stuck(API, snapshot(API, **seen, server_time=NOW + 3600))
+
+
+def test_the_wait_itself_must_be_that_long():
+    """A semaphore that nobody has used since yesterday is not stuck when somebody comes and waits for a moment."""
+    yesterday = (holder(1, NOW - 86_400), holder(2, NOW - 86_400))
+    assert queue_stuck(API, snapshot(API, holders=yesterday, waiters=(waiter(1, NOW - 59),))).status is False
+    assert queue_stuck(API, snapshot(API, holders=yesterday, waiters=(waiter(1, NOW - 61),))).status is True
+
+
+def test_a_conflict_says_whose_name_it_is_and_what_to_do():
+    older = resource("older", name="shared")
+    younger = resource("younger", name="shared")
+    verdict = conflict(younger, older)
+    assert (verdict.status, verdict.reason) == (False, "ResourceConflict")
+    assert "payments/shared belongs to the older resource older; delete one" in verdict.message
+
+
+@pytest.mark.parametrize(
+    ("seen", "status"),
+    [
+        ({}, True),
+        ({"config": None}, False),
+        ({"config": resource(generation=2).config(0)}, False),
+        ({"config": resource(uid="another").config(0)}, False),
+    ],
+)
+def test_ready_means_that_redis_has_this_generation_of_this_resource(seen, status):
+    assert ready(API, snapshot(API, **seen)).status is status
+
+
+def test_the_transition_time_moves_only_when_the_status_flips():
+    first = datetime(2026, 1, 1, tzinfo=UTC)
+    later = first + timedelta(hours=1)
+    [before] = settle([Verdict("Ready", status=True, reason="Configured", message="a")], [], 1, first)
+    [same] = settle([Verdict("Ready", status=True, reason="Configured", message="b")], [before], 2, later)
+    assert (same.last_transition_time, same.message, same.observed_generation) == (first, "b", 2)
+    [flipped] = settle([Verdict("Ready", status=None, reason="RedisUnavailable", message="")], [same], 2, later)
+    assert (flipped.status, flipped.last_transition_time) == ("Unknown", later)
+
+
+@pytest.mark.parametrize(
+    ("identity", "expected"),
+    [
+        ({"pod": "api-0", "namespace": "payments", "pid": "7"}, "pod payments/api-0"),
+        ({"pod": "api-0"}, "pod api-0"),
+        ({"app": "worker.py", "pid": "7", "host": "vm"}, "worker.py 7 on vm"),
+        ({}, "an unknown process"),
+        (None, "an unknown process"),
+        ({"pod": "two\nlines", "pid": 7}, "process 7 on ?"),
+    ],
+)
+def test_processes_are_named_as_people_find_them(identity, expected):
+    assert who(identity) == expected
+
+
+def test_a_paused_semaphore_is_told_how_to_go_on():
+    paused = resource(state=State.PAUSED, alerts={"queueStuckAfter": "1m"})
+    verdict = queue_stuck(paused, snapshot(paused, waiters=(waiter(1, LONG_AGO),)))
+    assert "set it to Active" in verdict.message
+    assert verdict.reason == conditions.PAUSED
+
+
+def test_an_identity_is_shown_in_bounds_whatever_a_client_has_written():
+    assert identified(["not", "an", "identity"]) == {}
+    shown = identified({"pod": "p" * 1000, "host": "\x1b[2J", "pid": 12345678901234, "secret": "s", "app": None})
+    assert shown == {"pod": "p" * 253, "pid": "1234567890"}

@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+import pytest
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+from tests.unit.factories import NOW, holder, resource, snapshot, waiter
+
+from distributed_semaphore.protocol import Counters
+from semaphore_operator.metrics import Metrics
+from semaphore_operator.record import Record, Seen
+from semaphore_operator.status import observed
+
+LABELS = {"namespace": "payments", "name": "licensed-api"}
+
+
+@pytest.fixture
+def record() -> Record:
+    api = resource()
+    waits = (0, 2, 1, *([0] * 18))
+    seen = snapshot(
+        api,
+        holders=(holder(1), holder(2)),
+        waiters=(waiter(1, NOW - 42),),
+        counters=Counters(granted=3, released=1, waited_ms=4500, waits=waits),
+    )
+    return Record(seen={api.uid: Seen(api, seen, observed(api, seen, 1.0))}, redis_up=True)
+
+
+def samples(record: Record) -> dict[tuple, float]:
+    registry = CollectorRegistry()
+    registry.register(Metrics(record))
+    page = generate_latest(registry).decode()
+    return {
+        (sample.name, *sorted(sample.labels.items())): sample.value
+        for family in text_string_to_metric_families(page)
+        for sample in family.samples
+    }
+
+
+def value(record: Record, name: str, **labels: str) -> float:
+    return samples(record)[(name, *sorted({**LABELS, **labels}.items()))]
+
+
+def test_a_semaphore_is_seen_from_outside(record):
+    assert value(record, "semaphore_limit") == 2
+    assert value(record, "semaphore_holders") == 2
+    assert value(record, "semaphore_waiting") == 1
+    assert value(record, "semaphore_oldest_wait_seconds") == 42
+    assert value(record, "semaphore_granted_total") == 3
+    assert value(record, "semaphore_condition", type="Ready", reason="Configured") == 1
+    assert value(record, "semaphore_condition", type="QueueStuck", reason="Moving") == 0
+
+
+def test_waits_are_a_histogram_of_all_processes(record):
+    assert value(record, "semaphore_wait_seconds_bucket", le="0.001") == 0
+    assert value(record, "semaphore_wait_seconds_bucket", le="0.002") == 2
+    assert value(record, "semaphore_wait_seconds_bucket", le="0.004") == 3
+    assert value(record, "semaphore_wait_seconds_count") == 3
+    assert value(record, "semaphore_wait_seconds_sum") == 4.5
+
+
+def test_no_series_outlives_its_resource(record):
+    record.seen.clear()
+    assert not [name for name, *labels in samples(record) if ("name", "licensed-api") in labels]
+    assert samples(record)[("semaphore_operator_redis_up",)] == 1

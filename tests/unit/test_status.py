@@ -1,0 +1,128 @@
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+
+import pytest
+from redis.exceptions import AuthenticationError, NoPermissionError, ResponseError
+from redis.exceptions import ConnectionError as RedisConnectionError
+from tests.unit.factories import NOW, holder, resource, snapshot, waiter
+
+from semaphore_operator.models import Status
+from semaphore_operator.status import clean, conflicting, dump, observed, reason_of, unobserved
+
+API = resource()
+
+
+def conditions(status: Status) -> dict[str, tuple[str, str]]:
+    return {condition.type: (condition.status, condition.reason) for condition in status.conditions}
+
+
+def test_a_status_tells_who_holds_and_who_waits():
+    seen = snapshot(API, holders=(holder(1), holder(2)), waiters=(waiter(1, NOW - 50), waiter(2, NOW - 40)))
+    written = dump(observed(API, seen, 12.34))
+    assert (written["limit"], written["holders"], written["waiting"]) == (2, 2, 2)
+    assert (written["summary"], written["throughput"], written["leaseSeconds"]) == ("Active", "12.3/s", 30.0)
+    assert written["key"] == "sem:{payments/licensed-api}:"
+    assert written["oldestWaiterSince"] == "2027-01-15T07:59:10Z"
+    assert [(one["pod"], one["fence"]) for one in written["heldBy"]] == [
+        ("holder-1", round((NOW - 60) * 1e6)),
+        ("holder-2", round((NOW - 60) * 1e6)),
+    ]
+    assert [(one["pod"], one["position"]) for one in written["waitingLine"]] == [("waiter-1", 1), ("waiter-2", 2)]
+
+
+def test_what_is_written_reads_back_equal_so_that_a_quiet_status_is_not_written_again():
+    seen = snapshot(API, holders=(holder(1),), waiters=(waiter(1, NOW - 1),))
+    first = observed(API, seen, 0.0)
+    again = resource(status=json.loads(json.dumps(dump(first))))
+    assert again.status == first
+    assert observed(again, seen, 0.0) == first
+
+
+def test_a_status_stays_below_16_kib_whatever_clients_call_themselves():
+    names = dict.fromkeys(("pod", "namespace", "node", "app", "host", "pid"), "x" * 500)
+    many = tuple(waiter(n, NOW - 600, **names) for n in range(1, 11))
+    held = tuple(holder(n, NOW - 600, **names) for n in range(1, 11))
+    written = dump(observed(API, snapshot(API, holders=held, waiters=many, waiter_count=10_000), 1.0))
+    assert written["waiting"] == 10_000
+    assert len(json.dumps(written)) < 16 * 1024
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (RedisConnectionError("Error 111 connecting to redis:6379. Connection refused."), "ConnectionFailed"),
+        (AuthenticationError("WRONGPASS invalid username-password pair"), "AuthenticationFailed"),
+        (NoPermissionError("NOPERM this user has no permissions"), "PermissionDenied"),
+        (TimeoutError(), "ConnectionFailed"),
+        (ConnectionRefusedError("AUTHORITY refused"), "ConnectionFailed"),
+        (ResponseError("WRONGTYPE Operation against a key holding the wrong kind of value"), "CommandFailed"),
+        (ResponseError("ERR NOPERM inside a script"), "PermissionDenied"),
+    ],
+)
+def test_a_failure_of_redis_has_a_reason(error, reason):
+    assert reason_of(error) == reason
+
+
+def test_while_redis_is_away_the_last_known_numbers_stay():
+    before = observed(API, snapshot(API, holders=(holder(1),)), 1.0)
+    status = unobserved(API.model_copy(update={"status": before}), TimeoutError(), datetime(2027, 1, 1, tzinfo=UTC))
+    assert (status.holders, status.summary) == (1, "RedisUnavailable")
+    assert conditions(status) == {
+        "Ready": ("Unknown", "RedisUnavailable"),
+        "RedisAvailable": ("False", "ConnectionFailed"),
+        "QueueStuck": ("Unknown", "RedisUnavailable"),
+    }
+
+
+def test_the_younger_of_two_resources_shows_no_numbers_that_are_not_its_own():
+    older, younger = resource("older", name="shared"), resource("younger", name="shared")
+    status = conflicting(younger, older, datetime(2027, 1, 1, tzinfo=UTC))
+    assert (status.summary, status.holders) == ("Conflict", None)
+    assert conditions(status) == {"Ready": ("False", "ResourceConflict")}
+
+
+@pytest.mark.parametrize(
+    ("spec", "seen", "summary"),
+    [
+        ({}, {}, "Active"),
+        ({"state": "Paused"}, {}, "Paused"),
+        ({"state": "Closed"}, {}, "Closed"),
+        ({}, {"config": None}, "Pending"),
+        ({"limit": 1}, {"holders": (holder(1, NOW - 600),), "waiters": (waiter(1, NOW - 600),)}, "QueueStuck"),
+        ({"state": "Paused"}, {"waiters": (waiter(1, NOW - 600),)}, "Paused"),
+        ({"limit": 0}, {"waiters": (waiter(1, NOW - 600),)}, "Active"),
+    ],
+)
+def test_the_summary_is_one_word(spec, seen, summary):
+    of = resource(**spec)
+    assert observed(of, snapshot(of, **seen)).summary == summary
+
+
+def test_the_throughput_of_the_look_before_stays_when_there_is_no_new_one():
+    before = resource(status=dump(observed(API, snapshot(API), 12.0)))
+    assert observed(before, snapshot(API)).throughput == "12.0/s"
+    assert observed(API, snapshot(API)).throughput == "0.0/s"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "cannot connect to redis://user:hunter2@redis:6379/0",
+        "Error 22 connecting to :hunter2@redis:6379",
+        "not a Redis URL: 'redis:user:hunter2@redis'",
+    ],
+)
+def test_no_error_shows_a_password(text):
+    assert "hunter2" not in clean(ValueError(text))
+    assert "redis" in clean(ValueError(text))
+
+
+def test_an_error_is_short():
+    assert len(clean(ValueError("x" * 10_000))) == 1024
+    assert clean(TimeoutError()) == "TimeoutError"
+
+
+def test_a_status_that_another_version_has_written_is_written_anew():
+    assert resource(status={"conditions": "none", "holders": "many"}).status == Status()
