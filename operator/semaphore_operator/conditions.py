@@ -144,7 +144,7 @@ def _cause(resource: Resource, snapshot: Snapshot) -> tuple[str, str]:
             "wait for the holders, end one, or raise spec.limit"
         )
     return HOLDERS_NOT_RELEASING, (
-        f"{snapshot.held} slots of {config.limit} are held and renewed, and none is given back{oldest}; "
+        f"{snapshot.held} of {config.limit} slots are held and renewed, and none is given back{oldest}; "
         f"see what it does, or end it: its slots are free again within {config.lease}"
     )
 

@@ -203,7 +203,10 @@ class Sweep:
                 status = observed(resource, each, self._throughput(resource.uid, each))
                 seen.append(Seen(resource, each, status))
             else:
-                self._record.failed("redis", f"{resource.semaphore} cannot be read: {clean(each)}")
+                self._record.errors["redis"] += 1
+                earlier = self._record.seen.get(resource.uid)
+                if earlier is None or earlier.snapshot is not None:
+                    log.error("%s cannot be read or written in Redis: %s", resource.semaphore, clean(each))
                 seen.append(Seen(resource, None, unobserved(resource, each, now)))
         return seen
 

@@ -116,7 +116,9 @@ def start_operator(cluster: ControlPlane, tmp_path: Path) -> Iterator[StartOpera
 
     yield start
     for process in started:
-        process.stop()
+        code, took = process.stop()
+        assert (code, took < 1.5) == (0, True), f"SIGTERM: exit code {code} after {took:.1f} s"
+        assert "Traceback" not in process.text, process.text
 
 
 class Resources:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import signal
 import subprocess
 import sys
 import time
@@ -79,15 +78,19 @@ class OperatorProcess:
         assert self._process is not None
         return self._process.wait(START)
 
-    def stop(self) -> int:
-        """End it with SIGTERM; give its exit code."""
+    def stop(self) -> tuple[int, float]:
+        """End it with SIGTERM; give its exit code, and how long it took (s)."""
         assert self._process is not None
+        start = time.monotonic()
         if self._process.poll() is None:
             self._process.terminate()
-        return self._process.wait(10)
+        try:
+            return self._process.wait(10), time.monotonic() - start
+        finally:
+            self.kill()
 
     def kill(self) -> None:
         """End it as a crash would."""
         assert self._process is not None
-        self._process.send_signal(signal.SIGKILL)
+        self._process.kill()
         self._process.wait(10)

@@ -36,7 +36,7 @@ def operator(
     options = ("--redis", redis_server.url, "--sweep", str(SWEEP), "--patch", str(SWEEP))
     process = OperatorProcess(cluster.kubeconfig, log, *options).start()
     yield process
-    assert process.stop() == 0
+    assert process.stop()[0] == 0
     assert "Traceback" not in process.text, process.text
 
 

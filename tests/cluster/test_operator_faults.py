@@ -1,4 +1,7 @@
-"""What the operator does while something is broken: itself, Redis, the API server, its rights."""
+"""What the operator does while something is broken: itself, Redis, the API server, its rights.
+
+Whatever its state, SIGTERM ends it at once: `start_operator` checks that of each operator that it has started.
+"""
 
 from __future__ import annotations
 
@@ -81,26 +84,6 @@ async def test_grants_go_on_while_the_operator_is_killed(
     assert own.conditions("api")["Ready"] == ("True", "Configured")
 
 
-@pytest.mark.parametrize("state", ["busy", "without Redis", "without rights"])
-def test_sigterm_ends_it_at_once(
-    own: Resources, server: RedisServer, start_operator: StartOperator, cluster: ControlPlane, state: str
-) -> None:
-    account = cluster.service_account_kubeconfig(own.namespace, "default") if state == "without rights" else None
-    operator = start_operator("--redis", server.url, "--namespaces", own.namespace, *QUICK, kubeconfig=account)
-    if state == "without rights":
-        eventually(lambda: "this account may not list" in operator.text)
-    else:
-        own.apply("api", limit=2)
-        own.ready("api")
-    if state == "without Redis":
-        server.stop()
-        eventually(lambda: own.conditions("api")["RedisAvailable"][0] == "False")
-    start = time.monotonic()
-    assert operator.stop() == 0
-    assert time.monotonic() - start < 1
-    assert "Traceback" not in operator.text, operator.text
-
-
 def test_redis_stopped_is_said_and_healed(own: Resources, server: RedisServer, start_operator: StartOperator) -> None:
     """akb#295: no probe fails for it, so nothing is restarted."""
     operator = start_operator("--redis", server.url, "--namespaces", own.namespace, *QUICK)
@@ -149,13 +132,13 @@ def test_a_redis_that_is_gone_for_good_does_not_hold_up_deletion(
     own: Resources, server: RedisServer, start_operator: StartOperator
 ) -> None:
     """messaging-topology-operator#30, #786, #1206."""
-    start_operator("--redis", server.url, "--namespaces", own.namespace, "--finalizer=2", *QUICK)
+    start_operator("--redis", server.url, "--namespaces", own.namespace, "--finalizer=1", *QUICK)
     own.apply("api", limit=2)
     own.ready("api")
     server.stop()
     start = time.monotonic()
     own("delete", "dsem", "api", "--timeout=15s")
-    assert time.monotonic() - start < 6
+    assert time.monotonic() - start < 5
     eventually(lambda: [reason for _, reason, _ in own.events("api")] == ["KeysLeft"])
     [(kind, _, said)] = own.events("api")
     assert kind == "Warning"
@@ -228,13 +211,13 @@ def test_a_crd_that_is_not_installed_is_named_and_noticed_when_it_comes(
             eventually(lambda: "finalizers" in dsem.get("again")["metadata"], 20)
             assert operator.running
         finally:
-            assert operator.stop() == 0
+            assert operator.stop()[0] == 0
 
 
 def test_a_busy_resource_is_written_at_most_once_a_period(
     own: Resources, server: RedisServer, start_operator: StartOperator
 ) -> None:
-    operator = start_operator("--redis", server.url, "--namespaces", own.namespace, "--sweep=0.1", "--patch=1")
+    operator = start_operator("--redis", server.url, "--namespaces", own.namespace, "--sweep=0.1", "--patch=0.5")
     own.apply("api", limit=1)
     own.ready("api")
 
@@ -244,10 +227,10 @@ def test_a_busy_resource_is_written_at_most_once_a_period(
     start, before = time.monotonic(), writes()
     for limit in itertools.cycle((2, 3)):
         own("scale", "dsem", "api", f"--replicas={limit}")
-        if time.monotonic() - start > 3:
+        if time.monotonic() - start > 1.5:
             break
     written, elapsed = writes() - before, time.monotonic() - start
-    assert 2 <= written <= elapsed + 1
+    assert 2 <= written <= elapsed / 0.5 + 1
     eventually(lambda: own.status("api")["observedGeneration"] == own.get("api")["metadata"]["generation"])
 
 

@@ -501,10 +501,13 @@ async def test_waiters_rejoin_in_their_old_order_after_a_loss(processes, redis, 
     await declare(redis, name, CONFIG, reclaim_ms=300)
     for process in processes:
         assert (await process.renew())[1] == 1
+    await asyncio.sleep(0.005)  # tickets of one millisecond run ahead of the clock
     [newcomer] = await queue(alice, 1)
     await carol.ask(late, late_ticket)
     await bob.ask(early, early_ticket)
-    assert [waiter.token for waiter in (await shown(redis, name)).waiters] == [early, late, newcomer]
+    last = alice.token()
+    await alice.ask(last)
+    assert [waiter.token for waiter in (await shown(redis, name)).waiters] == [early, late, newcomer, last]
 
 
 async def test_a_second_write_of_the_config_does_not_end_a_reclaim(processes, redis, name):

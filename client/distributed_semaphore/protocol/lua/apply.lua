@@ -100,11 +100,13 @@ for i = 3 + releases, #ARGV, 3 do
     code = -2
   else
     value = tonumber(claim)
-    if not value then
+    if value then
+      ticket = max(ticket, value) -- after a loss of data, who comes later goes behind
+    else
       ticket = max(ticket + 1, now - EPOCH)
-      changed = true
       value = ticket
     end
+    changed = true
     call('ZADD', QUEUE, format('%d', value - priority * STEP), token)
     if waiting == 0 then
       created(QUEUE)
