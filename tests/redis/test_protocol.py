@@ -115,6 +115,17 @@ async def test_a_slot_whose_lease_ran_out_goes_to_the_head(processes, redis, nam
     assert lost == [crashed]
 
 
+async def test_housekeeping_takes_back_what_has_expired_although_slots_are_free(processes, redis, name):
+    """A status must name no dead holder, whether or not somebody wants its slot."""
+    alice, _, _ = processes
+    [crashed] = await fill(alice, 1)
+    await redis.zadd(alice.keys.prefix + "holders", {crashed: 1})
+    assert await reap(redis, [name]) == [False]
+    snapshot = await shown(redis, name)
+    assert (snapshot.held, snapshot.holder_count, snapshot.counters.expired) == (0, 0, 1)
+    assert await redis.exists(alice.keys.prefix + "grants") == 0
+
+
 async def test_a_renewal_extends_to_the_full_lease_of_the_present_config(processes, redis, name):
     """kured#822: a new lease reaches present holders with their next renewal."""
     alice, _, _ = processes

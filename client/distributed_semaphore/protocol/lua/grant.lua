@@ -6,6 +6,9 @@
 -- 5 (all hear of it by message, none depends on it), 7 (fence) and 8 (no overtaking, no grant above the limit).
 local function take_back_expired()
   local expired = call('ZRANGEBYSCORE', HOLDERS, '-inf', now, 'LIMIT', 0, MOST)
+  if #expired == 0 then
+    return false
+  end
   for _, token in ipairs(expired) do
     extra = extra - weight_of(token) + 1
   end

@@ -7,10 +7,11 @@
 -- include: prelude
 -- include: grant
 local SILENT = 60000
+local expired = take_back_expired() -- a grant looks for them only where no slot is free
 local _, _, soonest, more = grant('')
 local silent = call('ZRANGEBYSCORE', CLIENTS, '-inf', now - (lease or 0) - SILENT, 'LIMIT', 0, MOST)
 if #silent > 0 then
   call('ZREM', CLIENTS, unpack(silent))
   call('HDEL', IDENTITIES, unpack(silent))
 end
-return { head(soonest, more or #silent == MOST) }
+return { head(soonest, more or expired or #silent == MOST) }
