@@ -71,7 +71,8 @@ def ready(resource: Resource, snapshot: Snapshot) -> Verdict:
         status=False,
         reason=NOT_WRITTEN,
         message=f"Redis does not take generation {resource.generation} of uid {resource.uid}, it has {there}. Do two "
-        "operators use this Redis?",
+        "operators use this Redis? If not (was Kubernetes restored from a backup?), let this one write it again: "
+        f"redis-cli del '{resource.keys.config}'",
     )
 
 

@@ -171,6 +171,8 @@ class Kube:
         try:
             await self._events.create_namespaced_event(resource.namespace, body, _request_timeout=CALL_TIMEOUT)
         except Exception as error:  # noqa: BLE001  an Event is a courtesy: whatever fails, the sweep goes on
+            if _namespace_ends(error):
+                return
             said = explained(error, "create events.events.k8s.io")
             log.warning("no Event %s on %s/%s: %s", announcement.reason, resource.namespace, resource.name, said)
 
@@ -187,6 +189,11 @@ def explained(error: Exception, wish: str) -> KubeError:
     if error.status == 404:
         return KubeError(f"{PLURAL}.{GROUP} is not installed here (wanted: {wish}): kubectl apply -f crds/")
     return KubeError(f"the API server refused to {wish}: {error.status} {said}")
+
+
+def _namespace_ends(error: Exception) -> bool:
+    """Say whether it was refused because the namespace is being deleted: a 403, but no right is missing."""
+    return isinstance(error, ApiException) and error.status == 403 and '"NamespaceTerminating"' in str(error.body)
 
 
 def _message(error: ApiException) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from distributed_semaphore.protocol.address import connect
+from distributed_semaphore.protocol.address import connect, without_password
 
 #: Seconds that one reply of Redis may take.
 REDIS_TIMEOUT: Final = 5.0
@@ -34,6 +34,11 @@ class Store:
             await self.close()
             self._redis, self._url = connect(url, REDIS_TIMEOUT), url
         return self._redis
+
+    @property
+    def address(self) -> str:
+        """The address that was used last, as it may be shown."""
+        return without_password(self._url)
 
     async def close(self) -> None:
         """Close its connections."""

@@ -181,9 +181,10 @@ class Sweep:
         except (RedisError, OSError, TimeoutError, ValueError) as error:
             self._record.redis_up = False
             self._redis_failures += 1
-            self._record.failed("redis", f"Redis cannot be used: {clean(error)}")
+            address = self._store.address
+            self._record.failed("redis", f"Redis cannot be used: {address}: {clean(error)}")
             done = {seen.resource.uid for seen in fresh}
-            fresh += [Seen(r, None, unobserved(r, error, now)) for r in served if r.uid not in done]
+            fresh += [Seen(r, None, unobserved(r, error, address, now)) for r in served if r.uid not in done]
         else:
             self._record.redis_up = True
             self._redis_failures = 0
@@ -207,7 +208,7 @@ class Sweep:
                 earlier = self._record.seen.get(resource.uid)
                 if earlier is None or earlier.snapshot is not None:
                     log.error("%s cannot be read or written in Redis: %s", resource.semaphore, clean(each))
-                seen.append(Seen(resource, None, unobserved(resource, each, now)))
+                seen.append(Seen(resource, None, unobserved(resource, each, self._store.address, now)))
         return seen
 
     def _throughput(self, uid: str, snapshot: Snapshot) -> float | None:

@@ -57,7 +57,7 @@ def namespace(kubectl: Kubectl) -> Iterator[str]:
     name = f"test-{secrets.token_hex(4)}"
     kubectl("create", "namespace", name)
     yield name
-    kubectl("delete", "namespace", name, "--wait=false")
+    kubectl("delete", "namespace", name, "--wait=false", "--ignore-not-found")
 
 
 @pytest.fixture(scope="session")
@@ -117,7 +117,7 @@ def start_operator(cluster: ControlPlane, tmp_path: Path) -> Iterator[StartOpera
     yield start
     for process in started:
         code, took = process.stop()
-        assert (code, took < 1.5) == (0, True), f"SIGTERM: exit code {code} after {took:.1f} s"
+        assert (code, took < 3) == (0, True), f"SIGTERM: exit code {code} after {took:.1f} s"
         assert "Traceback" not in process.text, process.text
 
 
@@ -168,7 +168,7 @@ def dsem(crd: None, kubectl: Kubectl, namespace: str) -> Resources:
     return Resources(kubectl, namespace)
 
 
-def eventually(condition: Callable[[], bool], timeout: float = 10.0) -> float:
+def eventually(condition: Callable[[], bool], timeout: float = 20.0) -> float:
     """Wait for something that nothing announces; give the seconds it took."""
     start = time.monotonic()
     while not condition():

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
     from controlplane import ControlPlane
 
+pytestmark = pytest.mark.usefixtures("operator")
+
 PASSWORD = "s3cret"
 PROGRAM = """
 import asyncio, json, sys, time
@@ -111,9 +113,7 @@ def operator(
     process.stop()
 
 
-def test_a_worker_waits_for_the_operator_and_holds_a_slot(
-    operator: OperatorProcess, dsem: Resources, worker: Worker, url: str
-) -> None:
+def test_a_worker_waits_for_the_operator_and_holds_a_slot(dsem: Resources, worker: Worker, url: str) -> None:
     """Applied in one go with its workers, as `kubectl apply -f folder/` does it."""
     dsem.apply("api", name="shared", limit=1)
     answer = worker.from_resource("api", namespace=dsem.namespace, redis=url)
@@ -122,7 +122,7 @@ def test_a_worker_waits_for_the_operator_and_holds_a_slot(
 
 
 def test_a_worker_needs_no_more_than_get_and_no_namespace_in_its_own(
-    operator: OperatorProcess, dsem: Resources, cluster: ControlPlane, url: str
+    dsem: Resources, cluster: ControlPlane, url: str
 ) -> None:
     dsem("create", "serviceaccount", "worker")
     own = Worker(cluster.service_account_kubeconfig(dsem.namespace, "worker"))
@@ -145,7 +145,7 @@ def test_a_worker_needs_no_more_than_get_and_no_namespace_in_its_own(
 
 
 def test_a_resource_that_is_not_there_is_named_with_the_command_that_lists_those_that_are(
-    operator: OperatorProcess, dsem: Resources, worker: Worker, url: str
+    dsem: Resources, worker: Worker, url: str
 ) -> None:
     answer = worker.from_resource("none", namespace=dsem.namespace, redis=url)
     assert answer.said == "ResourceUnreadable"
@@ -160,8 +160,14 @@ def other() -> Iterator[RedisServer]:
         yield running
 
 
+@pytest.fixture
+def redis_pair(url: str, other: RedisServer) -> tuple[str, str]:
+    """Addresses of the operator's Redis and of another."""
+    return url, other.url
+
+
 def test_a_redis_that_has_never_heard_of_the_resource_is_told_from_the_right_one(
-    operator: OperatorProcess, dsem: Resources, worker: Worker, other: RedisServer
+    dsem: Resources, worker: Worker, other: RedisServer
 ) -> None:
     dsem.apply("api", limit=1)
     dsem.ready("api")
@@ -188,29 +194,24 @@ def test_a_redis_that_has_never_heard_of_the_resource_is_told_from_the_right_one
     ],
 )
 def test_a_redis_that_has_the_same_name_of_another_cluster_or_time_is_told(
-    operator: OperatorProcess,
-    dsem: Resources,
-    worker: Worker,
-    url: str,
-    other: RedisServer,
-    differs: dict[str, Any],
-    said: str,
+    dsem: Resources, worker: Worker, redis_pair: tuple[str, str], differs: dict[str, Any], said: str
 ) -> None:
     """The limit of another cluster, or of yesterday, must not be taken for the one that is in force."""
     dsem.apply("api", limit=1)
     dsem("scale", "dsem", "api", "--replicas=2")
     eventually(lambda: dsem.status("api").get("observedGeneration") == 2)
     key = Keys.of(f"{dsem.namespace}/api").config
-    with redis_py.Redis.from_url(url) as ours, redis_py.Redis.from_url(other.url) as theirs:
+    right, wrong = redis_pair
+    with redis_py.Redis.from_url(right) as ours, redis_py.Redis.from_url(wrong) as theirs:
         theirs.hset(key, mapping=ours.hgetall(key))
         theirs.hset(key, mapping=differs)
-    answer = worker.from_resource("api", namespace=dsem.namespace, redis=other.url, patience=0.3)
+    answer = worker.from_resource("api", namespace=dsem.namespace, redis=wrong, patience=0.3)
     assert answer.said == "WrongRedis"
     assert said.format(f"{dsem.namespace}/api") in answer.text
 
 
 def test_a_redis_that_does_not_answer_or_refuses_is_told_without_the_password(
-    operator: OperatorProcess, dsem: Resources, worker: Worker, server: RedisServer, url: str
+    dsem: Resources, worker: Worker, server: RedisServer, url: str
 ) -> None:
     dsem.apply("api", limit=1)
     gone = f"redis://:{PASSWORD}@127.0.0.1:1/0"
@@ -223,9 +224,7 @@ def test_a_redis_that_does_not_answer_or_refuses_is_told_without_the_password(
     assert "invalid" in answer.text
 
 
-def test_a_semaphore_that_is_not_configured_names_itself_and_the_redis(
-    operator: OperatorProcess, dsem: Resources, url: str, shown: str
-) -> None:
+def test_a_semaphore_that_is_not_configured_names_itself_and_the_redis(dsem: Resources, url: str, shown: str) -> None:
     """By its name alone, where nothing of Kubernetes is asked."""
     program = f"""
 import asyncio

@@ -361,6 +361,16 @@ async def test_an_unknown_semaphore_lets_nobody_in_and_names_resource_and_redis(
         await AsyncSemaphore("payments/none", redis=server.url).acquire()
 
 
+@pytest.mark.parametrize(
+    "url",
+    ["redis:user:secret@host", "redis://user:secret@:x/0", "redis://user:sec/secret@host:port/0", "http://u:secret@h"],
+)
+def test_a_password_is_never_shown(url):
+    with pytest.raises(InvalidArgument) as raised:
+        AsyncSemaphore("x", redis=url)
+    assert "sec" not in str(raised.value)
+
+
 async def test_a_config_that_vanished_is_waited_for(semaphore, redis):
     async with semaphore:
         pass

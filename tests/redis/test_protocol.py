@@ -126,6 +126,29 @@ async def test_housekeeping_takes_back_what_has_expired_although_slots_are_free(
     assert await redis.exists(alice.keys.prefix + "grants") == 0
 
 
+async def test_housekeeping_drops_dead_waiters_although_no_slot_is_free(processes, redis, name):
+    alice, bob, carol = processes
+    await fill(alice)
+    await queue(bob, 2)
+    [alive] = await queue(carol, 1)
+    await redis.zadd(alice.keys.prefix + "clients", {"bob": 1})
+    await reap(redis, [name])
+    snapshot = await shown(redis, name)
+    assert ([waiter.token for waiter in snapshot.waiters], snapshot.counters.abandoned) == ([alive], 2)
+
+
+async def test_whatever_stands_in_redis_a_look_gives_an_answer(processes, redis, name):
+    alice, _, _ = processes
+    await alice.renew(identity="not JSON")
+    await fill(alice, 1)
+    assert (await shown(redis, name)).holders[0].identity == {}
+    await redis.hset(alice.keys.config, mapping={"limit": "many", "generation": "x"})
+    [unreadable] = await inspect(redis, [name])
+    assert isinstance(unreadable, Exception)
+    assert await declare(redis, name, Config(limit=3, lease_ms=2000, uid="uid", generation=2))
+    assert (await shown(redis, name)).config.limit == 3
+
+
 async def test_a_renewal_extends_to_the_full_lease_of_the_present_config(processes, redis, name):
     """kured#822: a new lease reaches present holders with their next renewal."""
     alice, _, _ = processes

@@ -109,6 +109,13 @@ def test_ready_means_that_redis_has_this_generation_of_this_resource(seen, statu
     assert ready(API, snapshot(API, **seen)).status is status
 
 
+def test_a_config_that_cannot_be_written_is_told_with_the_way_out():
+    verdict = ready(API, snapshot(API, config=resource(generation=9, uid="another").config(0)))
+    assert verdict.reason == "NotWritten"
+    assert "generation 1 of uid uid-licensed-api, it has generation 9 of uid another" in verdict.message
+    assert "redis-cli del 'sem:{payments/licensed-api}:config'" in verdict.message
+
+
 def test_the_transition_time_moves_only_when_the_status_flips():
     first = datetime(2026, 1, 1, tzinfo=UTC)
     later = first + timedelta(hours=1)

@@ -12,6 +12,7 @@ from semaphore_operator.models import Status
 from semaphore_operator.status import clean, conflicting, dump, observed, reason_of, unobserved
 
 API = resource()
+MIDNIGHT = datetime(2027, 1, 1, tzinfo=UTC)
 
 
 def conditions(status: Status) -> dict[str, tuple[str, str]]:
@@ -67,7 +68,8 @@ def test_a_failure_of_redis_has_a_reason(error, reason):
 
 def test_while_redis_is_away_the_last_known_numbers_stay():
     before = observed(API, snapshot(API, holders=(holder(1),)), 1.0)
-    status = unobserved(API.model_copy(update={"status": before}), TimeoutError(), datetime(2027, 1, 1, tzinfo=UTC))
+    status = unobserved(API.model_copy(update={"status": before}), TimeoutError(), "redis://r:6379/0", MIDNIGHT)
+    assert next(c.message for c in status.conditions if c.type == "RedisAvailable") == "redis://r:6379/0: TimeoutError"
     assert (status.holders, status.summary) == (1, "RedisUnavailable")
     assert conditions(status) == {
         "Ready": ("Unknown", "RedisUnavailable"),
@@ -78,7 +80,7 @@ def test_while_redis_is_away_the_last_known_numbers_stay():
 
 def test_the_younger_of_two_resources_shows_no_numbers_that_are_not_its_own():
     older, younger = resource("older", name="shared"), resource("younger", name="shared")
-    status = conflicting(younger, older, datetime(2027, 1, 1, tzinfo=UTC))
+    status = conflicting(younger, older, MIDNIGHT)
     assert (status.summary, status.holders) == ("Conflict", None)
     assert conditions(status) == {"Ready": ("False", "ResourceConflict")}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from typing import Final
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import urlsplit
 
 from redis.asyncio import Redis
 from redis.asyncio.connection import parse_url
@@ -28,9 +28,9 @@ def redis_url(given: str | None) -> str:
     try:
         options = parse_url(url)
         _ = urlsplit(url).port
-    except ValueError as error:
+    except ValueError:  # its text may quote a password
         raise ValueError(
-            f"not a Redis URL (redis://host:6379/0, rediss://, unix://): {without_password(url)!r}: {error}"
+            f"not a Redis URL (redis://host:6379/0, rediss://, unix://): {without_password(url)!r}"
         ) from None
     if not options.get("host") and not options.get("path"):
         raise ValueError(f"the Redis URL names no host: {without_password(url)!r}")
@@ -39,8 +39,8 @@ def redis_url(given: str | None) -> str:
 
 def without_password(url: str) -> str:
     """Give the address as it may be shown: without user, password and query."""
-    parts = urlsplit(url)
-    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
+    scheme, _, rest = url.partition(":")
+    return f"{scheme}://{rest.rpartition('@')[2].removeprefix('//').partition('?')[0]}"
 
 
 def connect(url: str, timeout: float | None = None) -> Redis:

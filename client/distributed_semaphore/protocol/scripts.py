@@ -13,7 +13,7 @@ from functools import cached_property
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Final
 
-from redis.exceptions import NoScriptError, RedisError
+from redis.exceptions import NoScriptError, RedisError, ResponseError
 
 from distributed_semaphore.protocol.keys import Keys
 from distributed_semaphore.protocol.snapshot import Snapshot, client_of, parse_snapshot
@@ -190,7 +190,16 @@ async def find(redis: Redis, name: str, field: str, value: str) -> list[str]:
 async def inspect(redis: Redis, names: Sequence[str], top: int = 10) -> list[Snapshot | RedisError]:
     """Look at semaphores in one round trip, naming at most `top` holders and waiters of each."""
     replies = await run(redis, [Call(INSPECT, Keys.of(name), [top]) for name in names])
-    return [reply if isinstance(reply, RedisError) else parse_snapshot(reply) for reply in replies]
+    return [_snapshot(reply) for reply in replies]
+
+
+def _snapshot(reply: Any) -> Snapshot | RedisError:
+    if isinstance(reply, RedisError):
+        return reply
+    try:
+        return parse_snapshot(reply)
+    except (ValueError, KeyError) as error:
+        return ResponseError(f"what is stored cannot be read: {error!r}")
 
 
 async def reap(redis: Redis, names: Sequence[str]) -> list[bool]:

@@ -120,7 +120,7 @@ def parse_snapshot(reply: Sequence[Any]) -> Snapshot:
     counts, stored = _pairs(counters), _pairs(config)
     counts.update(zip(_TALLY, counts.pop("tally", "").split(), strict=False))
     reclaim = int(stored.get("reclaim", 0))
-    known = {client: json.loads(identity) for client, identity in _pairs(identities).items()}
+    known = {client: _identity(text) for client, text in _pairs(identities).items()}
     last_fence, last_release = int(counts.get("fence", 0)), int(counts.get("releasedAt", 0))
     return Snapshot(
         server_time=now_ms / 1000,
@@ -160,6 +160,15 @@ def parse_snapshot(reply: Sequence[Any]) -> Snapshot:
         reclaim_until=reclaim / 1000 if reclaim > now_ms else None,
         position=position,
     )
+
+
+def _identity(text: str) -> dict[str, str]:
+    """Read what a client says of itself; whatever it has written must not keep anybody from looking."""
+    try:
+        known = json.loads(text)
+    except ValueError:
+        return {}
+    return {str(name): str(value) for name, value in known.items()} if isinstance(known, dict) else {}
 
 
 def client_of(token: str) -> str:

@@ -11,34 +11,7 @@
 -- Rules  2, 3, 6, 8, 9.
 -- include: prelude
 -- include: grant
-
--- Tokens of processes that are gone fill the queue until they come to its head: before refusing, look for them.
-local function drop_dead_waiters()
-  local from, dropped = 0, 0
-  while from < 5 * MOST do
-    local tokens = call('ZRANGE', QUEUE, from, from + MOST - 1)
-    local dead, leases = {}, {}
-    for _, token in ipairs(tokens) do
-      local client = client_of(token)
-      if leases[client] == nil then
-        leases[client] = tonumber(call('ZSCORE', CLIENTS, client) or 0)
-      end
-      if leases[client] <= now then
-        dead[#dead + 1] = token
-      end
-    end
-    if #dead > 0 then
-      call('ZREM', QUEUE, unpack(dead))
-      count('abandoned', #dead)
-      dropped = dropped + #dead
-    end
-    if #tokens < MOST then
-      break
-    end
-    from = from + MOST - #dead
-  end
-  return dropped
-end
+-- include: dead
 
 local me, releases, freed = ARGV[1], tonumber(ARGV[2]), {}
 local given_back = false

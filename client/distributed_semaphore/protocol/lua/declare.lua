@@ -13,7 +13,7 @@ local uid, generation, epoch = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local window, known = tonumber(ARGV[4]), tonumber(ARGV[5])
 local present = call('HMGET', CONFIG, 'uid', 'generation', 'epoch')
 if present[1] then
-  local older = epoch < tonumber(present[3]) or (uid == present[1] and generation < tonumber(present[2]))
+  local older = epoch < (tonumber(present[3]) or 0) or (uid == present[1] and generation < (tonumber(present[2]) or 0))
   if older or (uid == '' and present[1] ~= '') then
     return { 0, 0 }
   end

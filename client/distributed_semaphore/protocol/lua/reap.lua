@@ -1,4 +1,4 @@
--- Housekeeping that needs no client: takes back expired slots, drops dead waiters at the head, grants, and forgets
+-- Housekeeping that needs no client: takes back expired slots, drops dead waiters, grants, and forgets
 -- processes that have been silent for long and hold nothing.
 --
 -- ARGV   -
@@ -6,8 +6,10 @@
 -- Rules  4, 5, 11.
 -- include: prelude
 -- include: grant
+-- include: dead
 local SILENT = 60000
 local expired = take_back_expired() -- a grant looks for them only where no slot is free
+drop_dead_waiters()
 local _, _, soonest, more = grant('')
 local silent = call('ZRANGEBYSCORE', CLIENTS, '-inf', now - (lease or 0) - SILENT, 'LIMIT', 0, MOST)
 if #silent > 0 then
