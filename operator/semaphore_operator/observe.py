@@ -25,8 +25,6 @@ log = logging.getLogger(__name__)
 
 ROUNDS: Final = 20
 """Calls of `reap` in a row that a sweep makes for one semaphore; the next sweep goes on."""
-MALFORMED: Final = (ValueError, KeyError, TypeError, AttributeError)
-"""What reading a reply raises where somebody has written into Redis by hand."""
 
 
 async def observe(
@@ -44,12 +42,14 @@ async def observe(
     """
     names = [resource.semaphore for resource in resources]
     await _keep_house(redis, names)
-    found = await _look(redis, names)
+    found = await inspect(redis, names, NAMED)
     lost = []
     for i, resource in enumerate(resources):
         seen = found[i]
         config = seen.config if isinstance(seen, Snapshot) else None
-        if config == resource.config(epoch) or isinstance(seen, RedisError):
+        known = registry.get(resource.uid)
+        gone = known is None or known.deleted is not None  # its config is missing because it was taken away
+        if gone or config == resource.config(epoch) or isinstance(seen, RedisError):
             continue
         was_written = registry.was_written(resource)
         try:
@@ -62,7 +62,7 @@ async def observe(
         if written:
             if isinstance(seen, Snapshot) and config is None and was_written:
                 lost.append(resource)
-            [found[i]] = await _look(redis, [resource.semaphore])
+            [found[i]] = await inspect(redis, [resource.semaphore], NAMED)
     return found, lost
 
 
@@ -75,12 +75,3 @@ async def _keep_house(redis: Redis, names: Sequence[str]) -> None:
         more = await reap(redis, behind)
         behind = [name for name, again in zip(behind, more, strict=True) if again]
     log.warning("housekeeping goes on in the next sweep: %s", ", ".join(behind[:5]))
-
-
-async def _look(redis: Redis, names: Sequence[str]) -> list[Snapshot | Exception]:
-    try:
-        return list(await inspect(redis, names, NAMED))
-    except MALFORMED as error:
-        if len(names) == 1:
-            return [error]
-        return [seen for name in names for seen in await _look(redis, [name])]

@@ -13,7 +13,7 @@ from functools import cached_property
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Final
 
-from redis.exceptions import NoScriptError, RedisError, ResponseError
+from redis.exceptions import NoScriptError, RedisError
 
 from distributed_semaphore.protocol.keys import Keys
 from distributed_semaphore.protocol.snapshot import Snapshot, client_of, parse_snapshot
@@ -187,19 +187,23 @@ async def find(redis: Redis, name: str, field: str, value: str) -> list[str]:
     return found
 
 
-async def inspect(redis: Redis, names: Sequence[str], top: int = 10) -> list[Snapshot | RedisError]:
-    """Look at semaphores in one round trip, naming at most `top` holders and waiters of each."""
+async def inspect(redis: Redis, names: Sequence[str], top: int = 10) -> list[Snapshot | Exception]:
+    """Look at semaphores in one round trip, naming at most `top` holders and waiters of each.
+
+    Returns:
+        For each its snapshot, or Redis's error, or a ValueError where what is stored cannot be read.
+    """
     replies = await run(redis, [Call(INSPECT, Keys.of(name), [top]) for name in names])
     return [_snapshot(reply) for reply in replies]
 
 
-def _snapshot(reply: Any) -> Snapshot | RedisError:
+def _snapshot(reply: Any) -> Snapshot | Exception:
     if isinstance(reply, RedisError):
         return reply
     try:
         return parse_snapshot(reply)
-    except (ValueError, KeyError) as error:
-        return ResponseError(f"what is stored cannot be read: {error!r}")
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        return ValueError(f"what is stored cannot be read: {error!r}")
 
 
 async def reap(redis: Redis, names: Sequence[str]) -> list[bool]:
