@@ -231,7 +231,7 @@ async def test_a_quiet_resource_is_never_written(mine: Resources, operator: Oper
 async def test_a_stuck_queue_is_told_once_with_cause_head_and_holder(
     mine: Resources, semaphore: AsyncSemaphore, operator: OperatorProcess
 ) -> None:
-    mine.apply("api", limit=1, alerts={"queueStuckAfter": "1s"})
+    mine.apply("api", limit=1, alerts={"queueStuckAfter": "2s"})
     mine.ready("api")
     slot = await semaphore.acquire()
     async with crowd(semaphore, 2) as waiting:
@@ -259,14 +259,14 @@ async def test_a_stuck_queue_is_told_once_with_cause_head_and_holder(
 
 async def test_a_queue_that_moves_is_not_stuck_however_long_it_is(mine: Resources, semaphore: AsyncSemaphore) -> None:
     """mimir#2625, kueue#6496."""
-    mine.apply("api", limit=1, alerts={"queueStuckAfter": "1s"})
+    mine.apply("api", limit=1, alerts={"queueStuckAfter": "3s"})
     mine.ready("api")
 
     async def work() -> None:
         async with semaphore:
             await asyncio.sleep(0.25)
 
-    jobs = [asyncio.create_task(work()) for _ in range(7)]
+    jobs = [asyncio.create_task(work()) for _ in range(16)]  # longer than queueStuckAfter
     await until(lambda: mine.status("api").get("waiting", 0) > 0)
     while not all(job.done() for job in jobs):
         assert mine.conditions("api")["QueueStuck"][0] == "False"
