@@ -56,8 +56,8 @@ redis-server: # Debian's Redis beside the embedded Valkey, where it can be insta
 	  || { apt-get update -qq >/dev/null && apt-get install -y -qq redis-server >/dev/null; }; } \
 	  || echo "no redis-server on PATH: testing on the embedded Valkey only"; }
 
-bench: venv ## Measure the article's four designs and ours in one run (benchmarks/results, docs/benchmarks.md)
-	$(BIN)/python -m benchmarks.article --check
+bench: venv ## Measure what we promise, beside the designs of the article (benchmarks/results, docs/benchmarks.md)
+	$(BIN)/python -m benchmarks --check
 
 crd: venv ## Generate the CRD from the models, and the charts' copy of it
 	$(BIN)/python -m semaphore_operator.crd

@@ -1,177 +1,131 @@
-"""The article's four designs and ours under the same load, on the same server, in one run.
+"""Article: the four designs of the article "Distributed Semaphores with Redis" and ours under the same load.
 
 Each round runs the five designs one after another, each on an empty database. First come the rounds of the load: 3
 processes of 10 asyncio workers take one of 5 slots, hold it for 20 ms and give it back, 600 times in all. Then those of
 a crash: the two holders of a semaphore with a lease of 2 s are killed while a third process waits.
 
 The figures shown are those of the median run by run time; most holders, most overtaken and the time after a crash are
-the worst of all rounds. They are written to benchmarks/results/article.json and docs/benchmarks.md, and drawn in
-docs/article-waits.svg.
+the worst of all rounds.
 """
 
 from __future__ import annotations
 
-import argparse
-import os
-import sys
-import time
-from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import product
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from benchmarks.crash import LEASE, LIMIT, run_crash
 from benchmarks.designs import DESIGNS, TITLES, Subject
 from benchmarks.designs.counter import counter_key
-from benchmarks.load import Load, LoadRun, run_load
-from benchmarks.recovery import run_recovery
-
-from distributed_semaphore.testing import RedisServer, ServerStartError, find_servers
-from redis import Redis, RedisError
+from benchmarks.load import COLUMNS, Load, LoadRun, figures, run_load, waits_histogram
+from benchmarks.outcome import Bar, Column, Outcome, at_most
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
-    from benchmarks.report import Result
+    from benchmarks.server import Bench
 
-ROOT = Path(__file__).resolve().parent.parent
-RESULTS = ROOT / "benchmarks/results/article.json"
-PAGE = ROOT / "docs/benchmarks.md"
-PICTURE = ROOT / "docs/article-waits.svg"
+TITLE = "The load of the article"
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the benchmark; the exit status is 1 only with `--check` and a promise that was not kept."""
-    # Imported here, because each worker process imports this file too and shall start without tables and pictures.
-    from benchmarks import picture, report  # noqa: PLC0415
-    from rich.console import Console  # noqa: PLC0415
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One design in all rounds."""
 
-    options = _options(argv)
-    load = Load(jobs=options.jobs, uvloop=options.uvloop)
-    console = Console()
-    with _server(options.redis_url) as url, Redis.from_url(url, decode_responses=True) as redis:
-        machine = report.machine_of(redis)
-        console.print(f"{machine}\n{load.jobs} jobs a run, nominal floor {load.nominal_floor:.2f} s", highlight=False)
-        if (others := _busy()) > 0.1:
-            console.print(
-                f"[yellow]other programs use {others:.0%} of the CPUs: waits will be longer than they need be[/]"
-            )
-        results = _measure(url, redis, load, options.rounds)
-    bars = report.bars(results, load.limit)
-    rows = list(results.values())
-    console.print(report.results_table(rows), "", report.bars_table(bars))
-    if not options.no_write:
-        report.write_json(rows, RESULTS)
-        report.write_page(rows, bars, machine, load, PAGE)
-        picture.draw_waits(rows, load, PICTURE)
-        console.print("written:", *(path.relative_to(ROOT) for path in (RESULTS, PAGE, PICTURE)), highlight=False)
-    return int(options.check and not all(bar.kept for bar in bars))
+    design: str
+    runs: Sequence[LoadRun]
+    recoveries: Sequence[float | None]
+    leaked: int | None = None
+    """Counter design: what the counter says after the crash and the end of the waiter. The dead leave it at 2; a waiter
+    that is stopped between its INCR and its DECR leaks one more."""
+
+    @property
+    def median(self) -> LoadRun:
+        """The run of median run time; the figures of a result are those of this one run, but for the worst cases."""
+        return sorted(self.runs, key=lambda run: run.run)[(len(self.runs) - 1) // 2]
+
+    @property
+    def recovery(self) -> float | None:
+        """The slowest recovery in seconds; None if a slot did not come back at all."""
+        known = [seconds for seconds in self.recoveries if seconds is not None]
+        return max(known) if len(known) == len(self.recoveries) else None
+
+    def row(self) -> dict[str, Any]:
+        """Give the figures under the names of the results file."""
+        return {
+            "design": TITLES[self.design],
+            **figures(self.median),
+            "most_overtaken": max(run.most_overtaken for run in self.runs),
+            "max_holders": max(run.max_holders for run in self.runs),
+            "recovery_s": self.recovery if self.recovery is None else round(self.recovery, 3),
+            "counter_after_crash": self.leaked,
+            "run_s_of_all_rounds": [round(run.run, 3) for run in self.runs],
+        }
 
 
-def _measure(url: str, redis: Redis, load: Load, rounds: int) -> dict[str, Result]:
+def measure(bench: Bench) -> Outcome:
     """Run all rounds, A B C D E A B …, so that a slow minute of the machine meets every design alike."""
-    from benchmarks.report import Result  # noqa: PLC0415
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn  # noqa: PLC0415
-
-    subjects = {design: Subject(design, url, f"bench/{design}") for design in DESIGNS}
+    load = Load(uvloop=bench.uvloop)
+    subjects = {design: Subject(design, bench.url, f"bench/{design}") for design in DESIGNS}
     runs: dict[str, list[LoadRun]] = {design: [] for design in DESIGNS}
     recoveries: dict[str, list[float | None]] = {design: [] for design in DESIGNS}
-    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
-    with Progress(*columns, auto_refresh=False, transient=True) as progress:  # a moving bar would cost the designs CPU
-        task = progress.add_task("", total=2 * rounds * len(DESIGNS))
 
-        def turns(what: str) -> Iterator[str]:
-            for turn, design in product(range(1, rounds + 1), DESIGNS):
-                redis.flushdb()
-                text = f"{what}, round {turn} of {rounds}: {TITLES[design]:15}"
-                progress.update(task, description=text, refresh=True)
-                yield design
-                progress.advance(task)
+    def turns(what: str) -> Iterator[str]:
+        for turn, design in product(range(1, bench.rounds + 1), DESIGNS):
+            bench.redis.flushdb()
+            bench.say(f"{what}, round {turn} of {bench.rounds}: {TITLES[design]}")
+            yield design
 
-        for design in turns("load"):
-            runs[design].append(run_load(subjects[design], load))
-        leaked = None
-        for design in turns("crash"):
-            recoveries[design].append(run_recovery(subjects[design]))
-            if design == "counter":
-                leaked = int(str(redis.get(counter_key(subjects[design].name))))
-    redis.flushdb()
-    return {
+    for design in turns("load"):
+        runs[design].append(run_load(subjects[design], load))
+    leaked = None
+    for design in turns("crash"):
+        recoveries[design].append(run_crash(subjects[design]))
+        if design == "counter":
+            leaked = int(str(bench.redis.get(counter_key(subjects[design].name))))
+    results = {
         design: Result(design, runs[design], recoveries[design], leaked if design == "counter" else None)
         for design in DESIGNS
     }
-
-
-def _busy(seconds: float = 0.5) -> float:
-    """Measure which part of the CPUs' time is in use; 0 where the system does not tell."""
-    stat = Path("/proc/stat")
-    if not stat.exists():
-        return 0.0
-    before = [int(ticks) for ticks in stat.read_text().split()[1:8]]
-    time.sleep(seconds)
-    user, nice, system, idle, iowait, irq, softirq = (
-        int(ticks) - earlier for ticks, earlier in zip(stat.read_text().split()[1:8], before, strict=True)
+    return Outcome(
+        load=f"{load.jobs} jobs of {load.processes} processes of {load.workers} workers, {load.limit} slots, "
+        f"{load.hold * 1e3:.0f} ms a job, workers on {'uvloop' if load.uvloop else 'asyncio'}, rounds: {bench.rounds}. "
+        f"Nominal floor: {load.nominal_floor:.2f} s.",
+        columns={"design": Column("design"), **COLUMNS, "recovery_s": Column("crash s", 2)},
+        rows=[result.row() for result in results.values()],
+        bars=_bars(results, load.limit),
+        series={TITLES[design]: waits_histogram(result.median) for design, result in results.items()},
     )
-    working = user + nice + system + irq + softirq
-    return working / max(1, working + idle + iowait)
 
 
-@contextmanager
-def _server(url: str | None) -> Iterator[str]:
-    """Give the address of a server: the one asked for, else a new one, Debian's redis-server before an embedded one."""
-    if url:
-        with Redis.from_url(url) as redis:
-            if redis.dbsize():
-                shown = redis.connection_pool.connection_kwargs
-                where = f"database {shown.get('db', 0)} of {shown.get('host', shown.get('path'))}"
-                sys.exit(
-                    f"{where} is not empty, and this benchmark flushes it: name an empty one, redis://host:6379/15"
-                )
-        yield url
-        return
-    try:
-        server = RedisServer(find_servers().get("redis")).start()
-    except ServerStartError as error:
-        sys.exit(str(error))
-    try:
-        yield server.url
-    finally:
-        server.stop()
-
-
-def _options(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.article", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    option = parser.add_argument
-    option("--rounds", type=_at_least(1), default=3, help="how often each design runs (default: 3)")
-    option("--jobs", type=_at_least(30), default=600, help="jobs of a run (default: 600; 60 for a quick look)")
-    option(
-        "--redis-url",
-        default=os.environ.get("SEMAPHORE_REDIS_URL"),
-        help="use this server instead of starting one; its database must be empty and is flushed between the runs "
-        "(default: SEMAPHORE_REDIS_URL, if set)",
-    )
-    option("--uvloop", action="store_true", help="run the workers of all designs on uvloop")
-    option("--check", action="store_true", help="exit with status 1 if a promise was not kept")
-    option("--no-write", action="store_true", help="only print; leave results, page and picture as they are")
-    return parser.parse_args(argv)
-
-
-def _at_least(least: int) -> Callable[[str], int]:
-    def number(text: str) -> int:
-        if not text.isdecimal() or int(text) < least:
-            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least {least}")
-        return int(text)
-
-    return number
-
-
-if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except KeyboardInterrupt:
-        sys.exit("stopped; nothing was written")
-    except ChildProcessError as error:
-        sys.exit(str(error))
-    except RedisError as error:
-        sys.exit(f"Redis cannot be used: {error}; without --redis-url and SEMAPHORE_REDIS_URL a server is started")
+def _bars(results: dict[str, Result], limit: int) -> list[Bar]:
+    """Compare ours with the promises; needs the results of all five designs."""
+    ours, notify, polling, counter = (results[design] for design in ("ours", "notify", "polling", "counter"))
+    run = ours.median
+    spread = run.percentile(99) / run.percentile(50)
+    cpu = run.redis_cpu_per_job / notify.median.redis_cpu_per_job
+    overtaken = max(each.most_overtaken for each in polling.runs)
+    unfair = polling.median.percentile(99) / polling.median.percentile(50)
+    return [
+        at_most("run time ≤ 0.90 of FIFO + notify", run.run / notify.median.run, 0.90, places=3),
+        at_most("run time ≤ 1.04 of the floor of measured holds", run.run / run.floor, 1.04, places=3),
+        at_most("wait p99 ≤ 1.04 p50", spread, 1.04, places=3),
+        at_most(f"never more than {limit} holders", max(each.max_holders for each in ours.runs), limit, " at most", 0),
+        at_most("≤ 25 commands a job, with Lua's", run.commands_per_job, 25, places=1),
+        at_most("Redis CPU ≤ 0.25 of FIFO + notify", cpu, 0.25, places=3),
+        Bar(
+            f"crash recovered within {LEASE + 0.1:.1f} s",
+            "never" if ours.recovery is None else f"{ours.recovery:.2f} s",
+            ours.recovery is not None and ours.recovery <= LEASE + 0.1,
+        ),
+        Bar(
+            "counter shown to leak",
+            f"counter at {counter.leaked} with nobody left",
+            counter.recovery is None and (counter.leaked or 0) >= LIMIT,
+        ),
+        Bar(
+            "polling shown to be unfair",
+            f"overtaken {overtaken} times, p99 = {unfair:.0f} p50",
+            overtaken > 100 and unfair > 10,
+        ),
+    ]

@@ -3,28 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-import multiprocessing
-import signal
 import time
-from contextlib import contextmanager
+from bisect import bisect_right, insort
 from dataclasses import dataclass
 from statistics import quantiles
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import uvloop
+from benchmarks.outcome import Column
+from benchmarks.server import usage
+from benchmarks.workers import hear, processes, start_signal, start_together
 
 from redis import Redis
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Sequence
     from multiprocessing.connection import Connection
 
     from benchmarks.designs import Design, Subject
 
-START_DELAY = 0.2
-"""Seconds between the word to start and the start, so that all processes have heard it."""
-PATIENCE = 120.0
-"""Seconds until a process that does not answer is given up."""
+
+WAIT_EDGES = [1e-4 * (5.0 / 1e-4) ** (step / 94) for step in range(95)]
+"""Seconds, 0.1 ms to 5 s, evenly spread by their logarithm."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,15 +61,6 @@ class Job(NamedTuple):
     """When the work ended, just before the slot was given back."""
 
 
-class Usage(NamedTuple):
-    """What a Redis server has done since it started."""
-
-    commands: int
-    """All calls, those inside scripts too; INFO itself is left out."""
-    cpu: float
-    """Seconds of its main thread, user and system."""
-
-
 @dataclass(frozen=True, slots=True)
 class LoadRun:
     """The figures of one design's run."""
@@ -98,12 +89,8 @@ def run_load(subject: Subject, load: Load) -> LoadRun:
     with Redis.from_url(subject.url, decode_responses=True) as redis:
         arguments = [(subject, load, shares) for shares in load.shares()]
         with processes(_work, arguments) as connections:
-            for connection in connections:
-                hear(connection)
+            start = start_together(connections)
             before = usage(redis)
-            start = time.monotonic() + START_DELAY
-            for connection in connections:
-                connection.send(start)
             reports = [hear(connection) for connection in connections]
             after = usage(redis)
     jobs = [Job(*job) for _, own in reports for job in own]
@@ -117,6 +104,46 @@ def run_load(subject: Subject, load: Load) -> LoadRun:
         redis_cpu_per_job=(after.cpu - before.cpu) / len(jobs),
         worker_cpu_per_job=sum(cpu for cpu, _ in reports) / len(jobs),
     )
+
+
+COLUMNS = {
+    "run_s": Column("run s", 2),
+    "run_over_floor": Column("÷ floor", 3),
+    "p50_ms": Column("p50 ms"),
+    "p99_ms": Column("p99 ms"),
+    "max_ms": Column("max ms"),
+    "most_overtaken": Column("overtaken"),
+    "max_holders": Column("most held"),
+    "commands_per_job": Column("calls a job", 1),
+    "redis_cpu_us_per_job": Column("Redis CPU µs"),
+    "worker_cpu_us_per_job": Column("worker CPU µs"),
+}
+"""The figures that tables show."""
+
+
+def figures(run: LoadRun) -> dict[str, float]:
+    """Give a run's figures under the names of the results files."""
+    return {
+        "run_s": round(run.run, 3),
+        "floor_s": round(run.floor, 3),
+        "run_over_floor": round(run.run / run.floor, 3),
+        "p50_ms": round(run.percentile(50) * 1e3, 1),
+        "p99_ms": round(run.percentile(99) * 1e3, 1),
+        "max_ms": round(run.waits[-1] * 1e3, 1),
+        "most_overtaken": run.most_overtaken,
+        "max_holders": run.max_holders,
+        "commands_per_job": round(run.commands_per_job, 1),
+        "redis_cpu_us_per_job": round(run.redis_cpu_per_job * 1e6, 1),
+        "worker_cpu_us_per_job": round(run.worker_cpu_per_job * 1e6),
+    }
+
+
+def waits_histogram(run: LoadRun) -> list[int]:
+    """Count the waits between each two of `WAIT_EDGES`; shorter and longer ones are in the first and the last."""
+    counts = [0] * (len(WAIT_EDGES) - 1)
+    for wait in run.waits:
+        counts[min(max(bisect_right(WAIT_EDGES, wait) - 1, 0), len(counts) - 1)] += 1
+    return counts
 
 
 def max_holders(jobs: Sequence[Job]) -> int:
@@ -134,64 +161,13 @@ def most_overtaken(jobs: Sequence[Job], margin: float) -> int:
 
     Requests less than the margin (seconds) apart have no order that anybody could know: they were under way together.
     """
-    return max(sum(other.asked > job.asked + margin and other.got < job.got for other in jobs) for job in jobs)
-
-
-def usage(redis: Redis) -> Usage:
-    """Read the server's own account."""
-    stats = redis.info("commandstats")
-    cpu = redis.info("cpu")
-    return Usage(
-        commands=sum(entry["calls"] for command, entry in stats.items() if command != "cmdstat_info"),
-        cpu=cpu["used_cpu_user_main_thread"] + cpu["used_cpu_sys_main_thread"],
-    )
-
-
-@contextmanager
-def processes(target: Callable[..., None], arguments: Sequence[tuple[object, ...]]) -> Iterator[list[Connection]]:
-    """Run a function in one new process for each tuple of arguments, with a pipe to it as its first argument.
-
-    At the end of the block they are waited for; if it ends with an error they are killed.
-    """
-    spawn = multiprocessing.get_context("spawn")
-    running = []
-    connections: list[Connection] = []
-    try:
-        for own in arguments:
-            here, there = spawn.Pipe()
-            process = spawn.Process(target=_run, args=(target, there, *own), daemon=True)
-            process.start()
-            there.close()
-            running.append(process)
-            connections.append(here)
-        yield connections
-        for process in running:
-            process.join(PATIENCE)
-    finally:
-        for process, connection in zip(running, connections, strict=True):
-            process.kill()
-            process.join()
-            connection.close()
-
-
-def _run(target: Callable[..., None], *arguments: object) -> None:
-    """Run in the new process: Ctrl-C is for the one that started it, which then ends this one."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    target(*arguments)
-
-
-def hear(connection: Connection) -> Any:
-    """Receive what a process says.
-
-    Raises:
-        ChildProcessError: it has ended, or says nothing for two minutes.
-    """
-    if not connection.poll(PATIENCE):
-        raise ChildProcessError(f"a worker process has not answered for {PATIENCE:.0f} s")
-    try:
-        return connection.recv()
-    except EOFError:
-        raise ChildProcessError("a worker process has failed; its error is printed above") from None
+    most = 0
+    served: list[float] = []
+    """When those were asked for that have been served so far, in ascending order."""
+    for job in sorted(jobs, key=lambda job: job.got):
+        most = max(most, len(served) - bisect_right(served, job.asked + margin))
+        insort(served, job.asked)
+    return most
 
 
 def _work(connection: Connection, subject: Subject, load: Load, shares: list[int]) -> None:
@@ -203,9 +179,7 @@ def _work(connection: Connection, subject: Subject, load: Load, shares: list[int
 async def _work_async(connection: Connection, subject: Subject, load: Load, shares: list[int]) -> None:
     design = await subject.open(load.limit, load.lease)
     await asyncio.gather(*(_worker(design, 1, 0.0) for _ in shares))
-    connection.send("ready")
-    start: float = await asyncio.to_thread(connection.recv)
-    await asyncio.sleep(start - time.monotonic())
+    await start_signal(connection)
     cpu = time.process_time()
     jobs = await asyncio.gather(*(_worker(design, share, load.hold) for share in shares))
     cpu = time.process_time() - cpu

@@ -1,4 +1,4 @@
-"""The picture: how long the jobs of each design waited, as a distribution on a logarithmic axis of time."""
+"""The pictures: drawn from the results files alone, and equal figures give equal files."""
 
 from __future__ import annotations
 
@@ -7,17 +7,16 @@ from typing import TYPE_CHECKING, Any
 import matplotlib as mpl
 import numpy as np
 from benchmarks.designs import TITLES
+from benchmarks.load import WAIT_EDGES
 from matplotlib.figure import Figure
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from benchmarks.load import Load, LoadRun
-    from benchmarks.report import Result
+    from benchmarks.outcome import Outcome
     from matplotlib.axes import Axes
 
-SHORTEST, LONGEST, BINS = 1e-4, 5.0, 94
 INK, QUIET, GRID, THEIRS, OURS = "#1f2328", "#59636e", "#e4e8ec", "#8294a8", "#0072b2"
 TICKS = {0.001: "1 ms", 0.01: "10 ms", 0.1: "100 ms", 1.0: "1 s"}
 RIGHTS = 0.795, 0.89, 0.985
@@ -26,44 +25,93 @@ FEWEST = 0.035
 """Height of a bar that stands for a single job, as a part of the row: rare long waits are the point."""
 
 
-def draw_waits(results: Sequence[Result], load: Load, path: Path) -> None:
-    """Draw the waits of each design's median run. Equal waits give an equal file."""
-    figure = Figure(figsize=(8.6, 5.0), facecolor="white")
-    rows: Sequence[Axes] = figure.subplots(len(results), sharex=True)
+def draw_waits(outcome: Outcome, path: Path) -> None:
+    """Draw the waits of each design as a distribution on a logarithmic axis of time."""
+    rows = outcome.rows
+    figure = _figure(
+        5.0, "How long each design's jobs waited", f"{outcome.load.partition(', rounds')[0]}. Line: median."
+    )
+    axes: Sequence[Axes] = figure.subplots(len(rows), sharex=True)
     figure.subplots_adjust(left=0.165, right=0.71, top=0.82, bottom=0.07, hspace=0.12)
-    for row, result in zip(rows, results, strict=True):
-        _draw_row(figure, row, TITLES[result.design], result.median, OURS if result.design == "ours" else THEIRS)
-    rows[-1].set_xticks(list(TICKS), list(TICKS.values()))
-    rows[-1].tick_params(axis="x", labelsize=10, labelcolor=QUIET)
-    title = f"How long {load.jobs} jobs waited for one of {load.limit} slots"
-    figure.text(0.012, 0.94, title, size=14, weight="bold", color=INK)
-    work = f"{load.processes} processes of {load.workers} workers, {load.hold * 1e3:.0f} ms of work a job"
-    figure.text(0.012, 0.887, f"{work}. Height: number of jobs. Line: median.", size=10, color=QUIET)
+    for axis, row in zip(axes, rows, strict=True):
+        _draw_row(figure, axis, row, outcome.series[row["design"]])
+    axes[-1].set_xticks(list(TICKS), list(TICKS.values()))
+    axes[-1].tick_params(axis="x", labelsize=10, labelcolor=QUIET)
     for right, heading in zip(RIGHTS, ("median", "99 % within", "longest"), strict=True):
         figure.text(right, 0.83, heading, size=9, color=QUIET, ha="right")
+    _save(figure, path)
+
+
+def draw_handoff(outcome: Outcome, path: Path) -> None:
+    """Draw how long hand-offs took, beside plain messages of the same run."""
+    figure = _figure(2.9, "From release to next holder, process to process", outcome.load)
+    axis = figure.subplots()
+    figure.subplots_adjust(left=0.03, right=0.97, top=0.74, bottom=0.16)
+    longest = max(3.0, *(max(series) for series in outcome.series.values()))
+    edges = np.linspace(0, longest, 121)
+    named = {"message_ms": ("a plain message", THEIRS), "slot_ms": ("a slot", OURS)}
+    for key, (label, color) in named.items():
+        counts, _ = np.histogram(outcome.series[key], edges)
+        axis.stairs(counts, edges, fill=True, color=color, alpha=0.75)
+        peak = int(counts.argmax())
+        axis.text(edges[peak], counts.max() * 1.05, f"{label}: {np.median(outcome.series[key]):.2f} ms", color=color)
+    axis.set(xlim=(0, longest), yticks=[], xlabel="ms")
+    axis.margins(y=0.25)
+    _plain(axis)
+    _save(figure, path)
+
+
+def draw_occupancy(outcome: Outcome, path: Path) -> None:
+    """Draw how many slots were held over time."""
+    figure = _figure(2.9, "How many of 200 slots are held, until fewer than 200 requests are left", outcome.load)
+    axis = figure.subplots()
+    figure.subplots_adjust(left=0.06, right=0.97, top=0.74, bottom=0.17)
+    times, held = outcome.series["time_s"], outcome.series["held"]
+    axis.fill_between(times, held, color=OURS, alpha=0.8, linewidth=0)
+    axis.axhline(max(held), color=GRID, linewidth=1)
+    axis.set(xlim=(0, times[-1]), ylim=(0, 210), yticks=[0, 100, 200], xlabel="s")
+    _plain(axis)
+    _save(figure, path)
+
+
+def _figure(height: float, title: str, below: str) -> Figure:
+    figure = Figure(figsize=(8.6, height), facecolor="white")
+    figure.text(0.012, 1 - 0.3 / height, title, size=14, weight="bold", color=INK)
+    figure.text(0.012, 1 - 0.565 / height, below, size=10, color=QUIET)
+    figure.set_label(title)
+    return figure
+
+
+def _save(figure: Figure, path: Path) -> None:
     with mpl.rc_context({"svg.hashsalt": path.name, "svg.fonttype": "none"}):
-        figure.savefig(path, format="svg", metadata={"Date": None, "Creator": None, "Title": title})
+        metadata = {"Date": None, "Creator": None, "Title": str(figure.get_label())}
+        figure.savefig(path, format="svg", metadata=metadata)
 
 
-def _draw_row(figure: Figure, row: Axes, title: str, run: LoadRun, color: str) -> None:
-    edges = np.geomspace(SHORTEST, LONGEST, BINS + 1)
-    counts, _ = np.histogram(np.clip(run.waits, SHORTEST, LONGEST), edges)
-    heights = np.where(counts > 0, np.maximum(counts / counts.max(), FEWEST), 0)
-    row.stairs(heights, edges, fill=True, color=color)
-    row.axvline(run.percentile(50), color=INK, linewidth=1.2)
-    row.set(xscale="log", xlim=(SHORTEST, LONGEST), ylim=(0, 1.45), yticks=[])
-    row.minorticks_off()
-    row.grid(axis="x", color=GRID, linewidth=1)
-    row.set_axisbelow(True)
-    row.spines[["top", "left", "right"]].set_visible(False)
-    row.spines["bottom"].set_color(GRID)
-    row.tick_params(axis="x", length=0)
-    middle = sum(row.get_position().intervaly) / 2
-    style: dict[str, Any] = {"size": 10.5, "color": color if color == OURS else INK, "va": "center"}
-    style["weight"] = "bold" if color == OURS else "normal"
-    figure.text(0.012, middle, title, **style)
-    for right, wait in zip(RIGHTS, (run.percentile(50), run.percentile(99), run.waits[-1]), strict=True):
-        figure.text(right, middle, _time(wait), ha="right", **style)
+def _plain(axis: Axes) -> None:
+    axis.spines[["top", "left", "right"]].set_visible(False)
+    axis.spines["bottom"].set_color(GRID)
+    axis.grid(axis="x", color=GRID, linewidth=1)
+    axis.set_axisbelow(True)
+    axis.tick_params(length=0, labelsize=10, labelcolor=QUIET)
+    axis.xaxis.label.set_color(QUIET)
+
+
+def _draw_row(figure: Figure, axis: Axes, row: dict[str, Any], counts: Sequence[int]) -> None:
+    ours = row["design"] == TITLES["ours"]
+    color = OURS if ours else THEIRS
+    heights = np.where(np.array(counts) > 0, np.maximum(np.array(counts) / max(counts), FEWEST), 0)
+    axis.stairs(heights, WAIT_EDGES, fill=True, color=color)
+    axis.axvline(row["p50_ms"] / 1e3, color=INK, linewidth=1.2)
+    axis.set(xscale="log", xlim=(WAIT_EDGES[0], WAIT_EDGES[-1]), ylim=(0, 1.45), yticks=[])
+    axis.minorticks_off()
+    _plain(axis)
+    middle = sum(axis.get_position().intervaly) / 2
+    style: dict[str, Any] = {"size": 10.5, "color": color if ours else INK, "va": "center"}
+    style["weight"] = "bold" if ours else "normal"
+    figure.text(0.012, middle, row["design"], **style)
+    for right, key in zip(RIGHTS, ("p50_ms", "p99_ms", "max_ms"), strict=True):
+        figure.text(right, middle, _time(row[key] / 1e3), ha="right", **style)
 
 
 def _time(seconds: float) -> str:

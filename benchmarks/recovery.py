@@ -1,4 +1,8 @@
-"""The crash: two processes hold the only two slots and are killed; how long until a third, which waits, holds one."""
+"""Recovery: how long a crashed holder's slot is missing.
+
+Eight processes hold one semaphore each, with a lease of 2 s, and are killed (SIGKILL) at moments that are spread over
+the time between two renewals. Another process waits for all eight.
+"""
 
 from __future__ import annotations
 
@@ -8,60 +12,74 @@ import signal
 import time
 from typing import TYPE_CHECKING
 
-from benchmarks.load import hear, processes
+from benchmarks.outcome import Column, Outcome, at_most
+from benchmarks.workers import hear, processes
+
+from distributed_semaphore import AsyncSemaphore
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
-    from benchmarks.designs import Design, Subject
+    from benchmarks.server import Bench
 
-LIMIT = 2
+TITLE = "Recovery after a crash"
 LEASE = 2.0
-PATIENCE = 6.0
-"""Seconds after which a slot counts as lost for ever: three leases."""
-SETTLE = 0.1
-"""Seconds that the waiter gets to enter the queue before the holders die."""
+HOLDERS = 8
+BETWEEN = LEASE / 3 / HOLDERS
+"""Seconds between two kills: together they cover the time between two renewals."""
+SETTLE = 1.0
+"""Seconds for which all hold and wait before the first kill, so that every holder has renewed."""
 
 
-def run_recovery(subject: Subject) -> float | None:
-    """Give the seconds from SIGKILL of the holders to the grant of the waiter; None if it never comes."""
-    with processes(_take_part, [(subject,)] * (LIMIT + 1)) as (waiter, *holders):
+def measure(bench: Bench) -> Outcome:
+    """Kill the holders one after another."""
+    bench.say(f"{HOLDERS} holders are killed, {LEASE:.0f} s later their slots are back")
+    arguments = [(bench.url, [f"bench/recovery-{number}"]) for number in range(HOLDERS)]
+    everything = (bench.url, [name for _, names in arguments for name in names])
+    with processes(_run, [everything, *arguments]) as (waiter, *holders):
         for connection in (waiter, *holders):
             hear(connection)
-        pids = []
         for connection in holders:
             connection.send("acquire")
-            pids.append(hear(connection))
             hear(connection)
         waiter.send("acquire")
-        hear(waiter)
         time.sleep(SETTLE)
-        killed = time.monotonic()
-        for pid in pids:
+        killed = []
+        for connection in holders:
+            connection.send("pid")
+            pid = hear(connection)
+            killed.append(time.monotonic())
             os.kill(pid, signal.SIGKILL)
-        got: float | None = hear(waiter) if waiter.poll(PATIENCE) else None
+            time.sleep(BETWEEN)
+        got = dict(hear(waiter) for _ in holders)
         waiter.send("end")
-        return None if got is None else got - killed
+    taken = sorted(got[name] - moment for (_, (name,)), moment in zip(arguments, killed, strict=True))
+    return Outcome(
+        load=f"{HOLDERS} crashes under a lease of {LEASE:.0f} s; from SIGKILL to the grant of the waiter.",
+        columns={"fastest_s": Column("fastest s", 2), "slowest_s": Column("slowest s", 2)},
+        rows=[{"fastest_s": round(taken[0], 3), "slowest_s": round(taken[-1], 3)}],
+        bars=[at_most("a crashed holder's slot is back within lease + 0.1 s", taken[-1], LEASE + 0.1, " s")],
+    )
 
 
-def _take_part(connection: Connection, subject: Subject) -> None:
-    asyncio.run(_take_part_async(connection, subject))
+def _run(connection: Connection, url: str, names: list[str]) -> None:
+    asyncio.run(_take_part(connection, url, names))
 
 
-async def _take_part_async(connection: Connection, subject: Subject) -> None:
-    """Get ready, say so; when told, ask for a slot, say when it came; when told, end (a holder never is)."""
-    design = await subject.open(LIMIT, LEASE)
-    await design.release(await design.acquire())
+async def _take_part(connection: Connection, url: str, names: list[str]) -> None:
+    """Ask for a slot of each semaphore when told, say when each came; go on until told to end, or killed."""
+    semaphores = [AsyncSemaphore(name, redis=url, limit=1, lease=LEASE) for name in names]
+    for semaphore in semaphores:
+        await semaphore.release(await semaphore.acquire())
+
+    async def hold(semaphore: AsyncSemaphore) -> None:
+        await semaphore.acquire()
+        connection.send((semaphore.name, time.monotonic()))
+
     connection.send("ready")
     await asyncio.to_thread(connection.recv)
-    connection.send(os.getpid())
-    holding = asyncio.create_task(_hold(connection, design))
-    await asyncio.to_thread(connection.recv)
-    holding.cancel()
-    await asyncio.wait([holding])
-    await design.close()
-
-
-async def _hold(connection: Connection, design: Design) -> None:
-    await design.acquire()
-    connection.send(time.monotonic())
+    holding = [asyncio.create_task(hold(semaphore)) for semaphore in semaphores]
+    if await asyncio.to_thread(connection.recv) == "pid":
+        connection.send(os.getpid())
+        await asyncio.to_thread(connection.recv)
+    await asyncio.wait(holding)
