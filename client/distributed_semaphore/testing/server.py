@@ -13,6 +13,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self
 
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
 import redis
 
 if TYPE_CHECKING:
@@ -93,7 +96,8 @@ class RedisServer:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-        with redis.Redis(port=self.port, socket_timeout=1) as client:
+        # redis-py's own retries would look again only after seconds.
+        with redis.Redis(port=self.port, socket_timeout=1, retry=Retry(NoBackoff(), 0)) as client:
             deadline = time.monotonic() + START_TIMEOUT
             while True:
                 try:
