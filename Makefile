@@ -9,10 +9,10 @@ export UV_SYSTEM_CERTS ?= true
 export PYTHONPATH := hack
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test lint format unit redis cluster bench crd charts image clean
+.PHONY: help venv demo test lint format unit redis cluster bench bench-peers crd charts image clean
 
 help: ## List the targets
-	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  \033[1m%-10s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  \033[1m%-11s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 venv: .venv/installed ## Make the virtual environment with everything in it
 
@@ -58,6 +58,9 @@ redis-server: # Debian's Redis beside the embedded Valkey, where it can be insta
 
 bench: venv ## Measure what we promise, beside the designs of the article (benchmarks/results, docs/benchmarks.md)
 	$(BIN)/python -m benchmarks --check
+
+bench-peers: venv ## Measure public libraries beside ours, each installed in an environment of its own (benchmarks/results)
+	$(BIN)/python -m benchmarks peers
 
 crd: venv ## Generate the CRD from the models, and the charts' copy of it
 	$(BIN)/python -m semaphore_operator.crd

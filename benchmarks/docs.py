@@ -7,64 +7,72 @@ written by hand.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
 from benchmarks.outcome import RESULTS, Outcome
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 DOCS = RESULTS.parent.parent / "docs"
 PAGE = DOCS / "benchmarks.md"
 PLACE = re.compile(r"(<!-- figures of (?P<name>\w+) -->\n).*?(<!-- end of figures -->)", re.DOTALL)
 
 
+class Drawing(NamedTuple):
+    """A picture of a benchmark."""
+
+    function: str
+    """Of the module `picture`, which is imported only to draw."""
+    file: str
+    text: str
+    """What stands for the picture where it cannot be seen."""
+
+
+DRAWINGS = {
+    "article": Drawing("draw_waits", "article-waits.svg", "How long the jobs of each design waited"),
+    "handoff": Drawing("draw_handoff", "handoff.svg", "From a release in one process to the holder in another"),
+    "occupancy": Drawing("draw_occupancy", "occupancy.svg", "How many of 200 slots are held over time"),
+    "peers": Drawing("draw_waits", "peers.svg", "How long the jobs of each library waited"),
+}
+
+
 def write() -> None:
     """Bring page and pictures up to date."""
     from benchmarks import picture  # noqa: PLC0415  who only renders shall not wait for matplotlib
 
-    PAGE.write_text(render(PAGE.read_text()))
-    drawn: dict[str, tuple[Callable[[Outcome, Path], None], str]] = {
-        "article": (picture.draw_waits, "article-waits.svg"),
-        "handoff": (picture.draw_handoff, "handoff.svg"),
-        "occupancy": (picture.draw_occupancy, "occupancy.svg"),
-    }
-    for name, (draw, file) in drawn.items():
+    for name, drawing in DRAWINGS.items():
         if (outcome := Outcome.read(name)) and outcome.series:
-            draw(outcome, DOCS / file)
+            getattr(picture, drawing.function)(outcome, DOCS / drawing.file)
+    PAGE.write_text(render(PAGE.read_text()))
 
 
 def render(page: str) -> str:
     """Put the figures into the places that the page marks for them."""
-    return PLACE.sub(lambda place: f"{place[1]}{_figures(place['name'])}{place[3]}", page)
+    return PLACE.sub(lambda place: "\n".join([place[1], *_lines(place["name"]), "", place[3]]), page)
 
 
-def _figures(name: str) -> str:
+def _lines(name: str) -> list[str]:
     if name == "machine":
         return _machines()
     outcome = Outcome.read(name)
     if outcome is None:
-        return f"\nNot measured yet: `python -m benchmarks {name}`.\n\n"
-    lines = ["", outcome.load, ""]
-    lines += _table([column.heading for column in outcome.columns.values()], outcome.cells())
+        return [f"Not measured yet: `python -m benchmarks {name}`."]
+    lines = [outcome.load, "", *_table([column.heading for column in outcome.columns.values()], outcome.cells())]
+    if (drawing := DRAWINGS.get(name)) and (DOCS / drawing.file).exists():
+        lines = [f"![{drawing.text}]({drawing.file})", "", *lines]
     if outcome.bars:
         bars = [[bar.promise, bar.measured, "kept" if bar.kept else "**not kept**"] for bar in outcome.bars]
         lines += ["", *_table(["promise", "measured", ""], bars)]
-    return "\n".join([*lines, "", ""])
+    return lines
 
 
-def _machines() -> str:
+def _machines() -> list[str]:
     """Name what was measured where; all on one machine, if the files are those of one run."""
     measured: dict[str, list[str]] = {}
-    for path in sorted(RESULTS.glob("*.json")):
-        outcome = Outcome.read(path.stem)
-        if outcome:
-            measured.setdefault(outcome.machine, []).append(path.stem)
+    for name in (path.stem for path in sorted(RESULTS.glob("*.json"))):
+        if outcome := Outcome.read(name):
+            measured.setdefault(outcome.machine, []).append(name)
     if len(measured) == 1:
-        return f"\nMeasured on {next(iter(measured))}.\n\n"
-    lines = [f"- {', '.join(names)}: on {machine}." for machine, names in measured.items()]
-    return "\n" + "\n".join(lines) + "\n\n"
+        return [f"Measured on {next(iter(measured))}."]
+    return [f"- {', '.join(names)}: on {machine}." for machine, names in measured.items()]
 
 
 def _table(headings: list[str], rows: list[list[str]]) -> list[str]:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
     from benchmarks.designs import Design, Subject
+    from benchmarks.server import Usage
 
 
 WAIT_EDGES = [1e-4 * (5.0 / 1e-4) ** (step / 94) for step in range(95)]
@@ -94,6 +95,13 @@ def run_load(subject: Subject, load: Load) -> LoadRun:
             reports = [hear(connection) for connection in connections]
             after = usage(redis)
     jobs = [Job(*job) for _, own in reports for job in own]
+    return summarise(load, jobs, start=start, before=before, after=after, worker_cpu=sum(cpu for cpu, _ in reports))
+
+
+def summarise(
+    load: Load, jobs: Sequence[Job], *, start: float, before: Usage, after: Usage, worker_cpu: float
+) -> LoadRun:
+    """Make the figures of a run from its jobs and from what the server and the workers say of themselves."""
     return LoadRun(
         run=max(job.done for job in jobs) - start,
         floor=sum(job.done - job.got for job in jobs) / load.limit,
@@ -102,7 +110,7 @@ def run_load(subject: Subject, load: Load) -> LoadRun:
         most_overtaken=most_overtaken(jobs, load.hold),
         commands_per_job=(after.commands - before.commands) / len(jobs),
         redis_cpu_per_job=(after.cpu - before.cpu) / len(jobs),
-        worker_cpu_per_job=sum(cpu for cpu, _ in reports) / len(jobs),
+        worker_cpu_per_job=worker_cpu / len(jobs),
     )
 
 

@@ -28,11 +28,11 @@ FEWEST = 0.035
 def draw_waits(outcome: Outcome, path: Path) -> None:
     """Draw the waits of each design as a distribution on a logarithmic axis of time."""
     rows = outcome.rows
-    figure = _figure(
-        5.0, "How long each design's jobs waited", f"{outcome.load.partition(', rounds')[0]}. Line: median."
-    )
+    below = f"{outcome.load.partition(', rounds')[0].partition(', workers')[0]}. Height: number of jobs. Line: median."
+    figure = _figure(5.0, "How long jobs waited for a slot", below)
     axes: Sequence[Axes] = figure.subplots(len(rows), sharex=True)
-    figure.subplots_adjust(left=0.165, right=0.71, top=0.82, bottom=0.07, hspace=0.12)
+    left = 0.03 + 0.0095 * max(len(row["design"]) for row in rows)
+    figure.subplots_adjust(left=left, right=0.71, top=0.82, bottom=0.07, hspace=0.12)
     for axis, row in zip(axes, rows, strict=True):
         _draw_row(figure, axis, row, outcome.series[row["design"]])
     axes[-1].set_xticks(list(TICKS), list(TICKS.values()))
