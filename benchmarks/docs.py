@@ -29,6 +29,7 @@ class Drawing(NamedTuple):
 DRAWINGS = {
     "article": Drawing("draw_waits", "article-waits.svg", "How long the jobs of each design waited"),
     "handoff": Drawing("draw_handoff", "handoff.svg", "From a release in one process to the holder in another"),
+    "depth": Drawing("draw_depth", "depth.svg", "Commands of a release over the length of the queue"),
     "occupancy": Drawing("draw_occupancy", "occupancy.svg", "How many of 200 slots are held over time"),
     "peers": Drawing("draw_waits", "peers.svg", "How long the jobs of each library waited"),
 }

@@ -61,6 +61,32 @@ def draw_handoff(outcome: Outcome, path: Path) -> None:
     _save(figure, path)
 
 
+def draw_depth(outcome: Outcome, path: Path) -> None:
+    """Draw the commands of a release over the length of the queue, both on logarithmic axes."""
+    figure = _figure(
+        3.4, "What one release costs Redis, by the length of the queue", "Commands, those inside scripts too."
+    )
+    axis = figure.subplots()
+    figure.subplots_adjust(left=0.07, right=0.8, top=0.8, bottom=0.15)
+    named = {
+        "notify_1": ("article's FIFO + notify", THEIRS),
+        "ours_3": ("ours, 3 processes", OURS),
+        "ours_1": ("ours, 1 process", OURS),
+    }
+    for key, (label, color) in named.items():
+        depths, commands = zip(*outcome.series[key], strict=True)
+        axis.plot(depths, commands, color=color, marker="o", linewidth=2, markersize=5)
+        raised = 1.25 if key == "ours_3" else 0.8 if key == "ours_1" else 1.0
+        axis.text(depths[-1] * 1.25, commands[-1] * raised, label, color=color, va="center", size=10.5)
+    axis.set(xscale="log", yscale="log", xlim=(8, 11_000), ylim=(8, 20_000), xlabel="waiters")
+    axis.set_xticks([10, 100, 1000, 10_000], ["10", "100", "1,000", "10,000"])
+    axis.set_yticks([10, 100, 1000, 10_000], ["10", "100", "1,000", "10,000"])
+    axis.minorticks_off()
+    _plain(axis)
+    axis.grid(axis="y", color=GRID, linewidth=1)
+    _save(figure, path)
+
+
 def draw_occupancy(outcome: Outcome, path: Path) -> None:
     """Draw how many slots were held over time."""
     figure = _figure(2.9, "How many of 200 slots are held, until fewer than 200 requests are left", outcome.load)
