@@ -35,6 +35,18 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     options = _options(argv)
     console = Console(highlight=False)
+    try:
+        kept = _run(options, console)
+    finally:
+        if not options.no_write:
+            from benchmarks import docs  # noqa: PLC0415
+
+            docs.write()
+    return int(options.check and not kept)
+
+
+def _run(options: argparse.Namespace, console: Console) -> bool:
+    """Run what was asked for, one after another; give whether every promise was kept."""
     kept = True
     with server(options.redis_url) as url, Redis.from_url(url, decode_responses=True) as redis:
         machine = machine_of(redis)
@@ -52,11 +64,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             if not options.no_write:
                 outcome.write(name)
         redis.flushdb()
-    if not options.no_write:
-        from benchmarks import docs  # noqa: PLC0415
-
-        docs.write()
-    return int(options.check and not kept)
+    return kept
 
 
 def _show(console: Console, name: str, title: str, outcome: Outcome) -> None:
