@@ -9,6 +9,7 @@ import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
+import yaml
 from tests.cluster.conftest import Resources, eventually
 from tests.cluster.operator_process import OperatorProcess
 
@@ -54,7 +55,7 @@ class Answer(NamedTuple):
 class Worker:
     """A user's program, in a process of its own: it asks for a semaphore and holds a slot of it."""
 
-    def __init__(self, kubeconfig: Path) -> None:
+    def __init__(self, kubeconfig: Path | str) -> None:
         outside = {name: value for name, value in os.environ.items() if not name.startswith(("SEMAPHORE_", "POD_"))}
         self._process = subprocess.Popen(
             [sys.executable, "-c", PROGRAM],
@@ -151,6 +152,88 @@ def test_a_resource_that_is_not_there_is_named_with_the_command_that_lists_those
     assert answer.said == "ResourceUnreadable"
     assert f"DistributedSemaphore {dsem.namespace}/none cannot be read: there is none" in answer.text
     assert f"kubectl get dsem -n {dsem.namespace}" in answer.text
+
+
+def test_several_kubeconfigs_are_read_as_kubectl_reads_them(
+    dsem: Resources, cluster: ControlPlane, url: str, tmp_path: Path
+) -> None:
+    """Clusters in one file, users in another; missing and empty ones are passed over, the first current context counts.
+
+    kubernetes-client/javascript#579: the kubernetes packages take the last one; Python's refuses an empty file, too.
+    """
+    whole = yaml.safe_load(cluster.kubeconfig.read_text())
+    context = whole["contexts"][0]
+    context["context"]["namespace"] = dsem.namespace
+    wrong = {"name": "wrong", "context": {**context["context"], "namespace": "default"}}
+    parts = {
+        "empty": None,
+        "clusters": {"clusters": whole["clusters"], "current-context": context["name"]},
+        "users": {"users": whole["users"], "contexts": [context, wrong], "current-context": "wrong"},
+    }
+    for name, part in parts.items():
+        (tmp_path / name).write_text(yaml.safe_dump(part) if part else "")
+    files = [tmp_path / name for name in ("missing", *parts)]
+    dsem.apply("api", limit=1)
+    several = Worker(os.pathsep.join(map(str, files)))
+    try:
+        answer = several.from_resource("api", redis=url)
+        assert answer.said == f"{dsem.namespace}/api", answer.text
+    finally:
+        several.close()
+
+
+ALONE = """
+import sys
+from kubernetes import client
+from distributed_semaphore import Semaphore, SemaphoreError
+theirs = client.Configuration()
+theirs.host, theirs.api_key = "https://elsewhere.test", {"authorization": "Bearer theirs"}
+client.Configuration.set_default(theirs)
+try:
+    name = Semaphore.from_resource(sys.argv[1], sys.argv[2], redis=sys.argv[3], patience=10).name
+except SemaphoreError as error:
+    name = f"{type(error).__name__}: {error}"
+assert client.Configuration.get_default_copy().host == "https://elsewhere.test"
+print(name)
+"""
+
+
+def alone(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run a program that has a Kubernetes configuration of its own and uses a resource once."""
+    outside = {name: value for name, value in os.environ.items() if not name.startswith(("SEMAPHORE_", "POD_", "KUBE"))}
+    command = [sys.executable, "-c", ALONE, *arguments]
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=60, check=False, env={**outside, **environment}
+    )
+
+
+def test_the_programs_own_kubernetes_configuration_and_its_output_are_left_alone(
+    dsem: Resources, cluster: ControlPlane, url: str
+) -> None:
+    dsem.apply("api", limit=1)
+    ended = alone("api", dsem.namespace, url, KUBECONFIG=str(cluster.kubeconfig))
+    assert (ended.stdout, ended.stderr) == (f"{dsem.namespace}/api\n", "")
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        pytest.param(None, "there is no kubeconfig ({}), and this is no pod", id="none"),
+        pytest.param("{", "", id="no YAML"),
+        pytest.param("- 1", "", id="another document"),
+        pytest.param("clusters: []", "", id="no context"),
+    ],
+)
+def test_without_a_kubeconfig_that_can_be_used_an_error_says_so(
+    url: str, tmp_path: Path, content: str | None, said: str
+) -> None:
+    file = tmp_path / "config"
+    if content is not None:
+        file.write_text(content)
+    ended = alone("api", "payments", url, KUBECONFIG=str(file), HOME=str(tmp_path))
+    assert ended.stderr == ""
+    assert ended.stdout.startswith(f"ResourceUnreadable: no access to Kubernetes: {said.format(file)}")
+    assert ended.stdout.endswith("set KUBECONFIG or run in a pod\n")
 
 
 @pytest.fixture(scope="module")
