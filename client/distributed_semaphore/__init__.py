@@ -12,9 +12,10 @@ from distributed_semaphore._errors import (
     SlotLost,
     Unavailable,
     WeightTooLarge,
+    WouldWait,
     WrongRedis,
 )
-from distributed_semaphore._request import Slot
+from distributed_semaphore._request import ReleaseOutcome, Slot
 from distributed_semaphore._statistics import Statistics
 from distributed_semaphore._sync import Semaphore
 from distributed_semaphore.protocol.config import State
@@ -28,6 +29,7 @@ __all__ = [
     "InvalidArgument",
     "NotConfigured",
     "QueueFull",
+    "ReleaseOutcome",
     "ResourceUnreadable",
     "Semaphore",
     "SemaphoreError",
@@ -37,5 +39,6 @@ __all__ = [
     "Statistics",
     "Unavailable",
     "WeightTooLarge",
+    "WouldWait",
     "WrongRedis",
 ]

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
 import math
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from distributed_semaphore._errors import InvalidArgument
 from distributed_semaphore.protocol.config import MAX_LEASE_MS, MAX_LIMIT, MIN_LEASE_MS, Config
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 DEFAULT_LEASE: Final = 30.0
 LIFETIME_MS: Final = 2 * MAX_LEASE_MS
@@ -46,6 +50,27 @@ def check_request(timeout: float | None, weight: int, priority: int) -> None:
         raise InvalidArgument(f"weight is a whole number from 1 to {MAX_LIMIT}, not {weight!r}")
     if not _is_whole(priority) or abs(priority) > MAX_PRIORITY:
         raise InvalidArgument(f"priority is a whole number from {-MAX_PRIORITY} to {MAX_PRIORITY}, not {priority!r}")
+
+
+def refuse_generators(fn: Callable[..., object]) -> None:
+    """Refuse what only makes a generator when it is called.
+
+    Raises:
+        InvalidArgument: it is a generator function, asynchronous or not.
+    """
+    if any(inspect.isgeneratorfunction(part) or inspect.isasyncgenfunction(part) for part in _parts(fn)):
+        raise InvalidArgument(
+            f"{fn!r} is a generator function: its body would run after the slot was given back. Use slot() inside it"
+        )
+
+
+def is_coroutine_function(fn: Callable[..., object]) -> bool:
+    """Tell whether calling it makes a coroutine; also of partials and of objects that are called."""
+    return any(map(inspect.iscoroutinefunction, _parts(fn)))
+
+
+def _parts(fn: Callable[..., object]) -> tuple[object, ...]:
+    return fn, getattr(fn, "__call__", None)  # noqa: B004  the method is looked at, not for
 
 
 def _is_whole(value: object) -> bool:

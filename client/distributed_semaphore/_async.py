@@ -8,10 +8,10 @@ import inspect
 from functools import partial
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
-from distributed_semaphore._arguments import check_request
+from distributed_semaphore._arguments import check_request, is_coroutine_function, refuse_generators
 from distributed_semaphore._base import EXPLANATION, BaseSemaphore
-from distributed_semaphore._errors import AcquireTimeout
-from distributed_semaphore._request import Request, Slot
+from distributed_semaphore._errors import InvalidArgument, WouldWait
+from distributed_semaphore._request import ReleaseOutcome, Request, Slot
 from distributed_semaphore._statistics import Statistics, read_snapshot, statistics
 from distributed_semaphore.protocol.scripts import INSPECT, Call
 
@@ -34,7 +34,8 @@ class AsyncSemaphore(BaseSemaphore):
         """Wait for a slot, first come, first served. One round trip if one is free.
 
         Args:
-            timeout: seconds to wait at most; None waits as long as it takes, 0 does not wait.
+            timeout: seconds to wait at most; None waits as long as it takes, 0 does not wait: it takes a slot
+                that is free and that nobody waits for.
             weight: how much of the limit to take, at least 1.
             priority: -8000 to 8000; higher goes first.
 
@@ -42,7 +43,7 @@ class AsyncSemaphore(BaseSemaphore):
             The slot, renewed until it is released. `slot()` and ``async with`` also stop the work when it is lost.
 
         Raises:
-            AcquireTimeout: no slot within `timeout`; the text says why.
+            AcquireTimeout: no slot within `timeout`; the text says why. With timeout 0 it is `WouldWait`.
             NotConfigured, Closed, QueueFull, WeightTooLarge: see there.
             Unavailable: Redis cannot be reached (with a timeout, or not at all).
             InvalidArgument: an argument is outside its range.
@@ -52,8 +53,8 @@ class AsyncSemaphore(BaseSemaphore):
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[Slot | SemaphoreError | None] = loop.create_future()
 
-        def done(request: Request) -> None:
-            courier.deliver(loop, partial(_settle, answer, request.outcome))
+        def done(outcome: Slot | SemaphoreError) -> None:
+            courier.deliver(loop, partial(_settle, answer, outcome))
 
         request = Request(weight, priority, may_wait=timeout != 0, done=done)
         courier.submit(session.ask, request)
@@ -66,9 +67,9 @@ class AsyncSemaphore(BaseSemaphore):
         finally:
             if alarm is not None:
                 alarm.cancel()
-        if outcome is None:
-            raise await self._give_up(courier, session, request)
-        return self._granted(outcome)
+        if isinstance(outcome, Slot):
+            return outcome
+        raise outcome or await self._give_up(courier, session, request)
 
     async def _give_up(self, courier: Courier, session: Session, request: Request) -> SemaphoreError:
         loop = asyncio.get_running_loop()
@@ -90,20 +91,22 @@ class AsyncSemaphore(BaseSemaphore):
         """
         try:
             return await self.acquire(timeout=0, weight=weight)
-        except AcquireTimeout:
+        except WouldWait:
             return None
 
-    async def release(self, slot: Slot) -> bool:
+    async def release(self, slot: Slot) -> ReleaseOutcome:
         """Give a slot back and wait until Redis knows. One round trip, repeated until it gets through.
 
         Returns:
-            Whether Redis still had the slot. False: it was released before, or lost (`slot.lost`); nothing has changed.
+            RELEASED, LOST or NOT_HELD: whether it was held until now. Releasing twice is harmless.
         """
+        if slot.inherited:
+            return ReleaseOutcome.NOT_HELD
         courier, _ = self._connect()
         loop = asyncio.get_running_loop()
-        answer: asyncio.Future[int] = loop.create_future()
-        slot.give_back(lambda code: courier.deliver(loop, partial(_settle, answer, code)))
-        return await answer == 1
+        answer: asyncio.Future[ReleaseOutcome] = loop.create_future()
+        slot.give_back(lambda outcome: courier.deliver(loop, partial(_settle, answer, outcome)))
+        return await answer
 
     def slot(self, *, timeout: float | None = None, weight: int = 1, priority: int = 0) -> AsyncBlock:
         """Hold a slot for the time of an ``async with`` block. Arguments and errors are those of `acquire`.
@@ -135,13 +138,26 @@ class AsyncSemaphore(BaseSemaphore):
     @overload
     async def call(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T: ...
     async def call(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        """Call a function, or await a coroutine function, while holding a slot. Errors are those of `slot`."""
+        """Call a function, or await a coroutine function, while holding a slot. Errors are those of `slot`.
+
+        Raises:
+            InvalidArgument: a generator function: its body would run after the slot was given back.
+        """
+        refuse_generators(fn)
         async with self.slot():
             result = fn(*args, **kwargs)
             return await result if inspect.isawaitable(result) else result
 
     def limit(self, fn: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Coroutine[Any, Any, T]]:
-        """Decorate a coroutine function so that each call of it holds a slot. Errors are those of `slot`."""
+        """Decorate a coroutine function so that each call of it holds a slot. Errors are those of `slot`.
+
+        Raises:
+            InvalidArgument: a generator function, whose body would run after the slot was given back, or a function
+                that is no coroutine function, which `Semaphore.limit` takes.
+        """
+        refuse_generators(fn)
+        if not is_coroutine_function(fn):
+            raise InvalidArgument(f"AsyncSemaphore.limit is for coroutine functions: use Semaphore.limit for {fn!r}")
 
         @functools.wraps(fn)
         async def limited(*args: P.args, **kwargs: P.kwargs) -> T:

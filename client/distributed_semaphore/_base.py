@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from distributed_semaphore._arguments import own_config
 from distributed_semaphore._courier import Courier, courier_to
-from distributed_semaphore._errors import AcquireTimeout, InvalidArgument, SemaphoreError, Unavailable, WouldWait
-from distributed_semaphore._request import Request, Slot
+from distributed_semaphore._errors import AcquireTimeout, InvalidArgument, SemaphoreError, Unavailable
 from distributed_semaphore._resource import resource_name
 from distributed_semaphore._statistics import read_snapshot, reason
 from distributed_semaphore.protocol.address import redis_url, without_password
@@ -18,6 +17,7 @@ from distributed_semaphore.protocol.scripts import INSPECT, Call
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from distributed_semaphore._request import Request
     from distributed_semaphore._session import Session
 
 EXPLANATION: Final = 0.5
@@ -103,14 +103,6 @@ class BaseSemaphore:
         courier = courier_to(self._url)
         return courier, courier.session(self.name, self._config, self._cap)
 
-    def _granted(self, outcome: Slot | SemaphoreError | None) -> Slot:
-        """Give the slot that a request has got, or raise why it has none."""
-        if isinstance(outcome, Slot):
-            return outcome
-        if outcome is None or isinstance(outcome, WouldWait):
-            raise AcquireTimeout(f"no free slot of {self.name}" + (f": {outcome}" if outcome else ""))
-        raise outcome
-
     def _withdraw(
         self, courier: Courier, session: Session, request: Request, look: Callable[[Any], None]
     ) -> SemaphoreError | None:
@@ -121,7 +113,7 @@ class BaseSemaphore:
                 return Unavailable(
                     f"no slot of {self.name}: Redis {courier.shown_url} cannot be used: {courier.failure}"
                 )
-            return AcquireTimeout(f"no slot of {self.name}: this process holds or awaits as many as it may")
+            return AcquireTimeout(f"no slot of {self.name}: {session.at_cap}")
         call = Call(INSPECT, session.keys, [NAMED, request.token])
         courier.submit(partial(session.query, call, look, early=True))  # while the request has its place
         courier.submit(session.abandon, request)

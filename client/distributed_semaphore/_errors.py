@@ -35,12 +35,12 @@ class WeightTooLarge(SemaphoreError):
     """The request weighs more than the semaphore's limit, so it could never be granted."""
 
 
-class WouldWait(SemaphoreError):
-    """A request that may not wait found no free slot."""
-
-
 class AcquireTimeout(SemaphoreError, TimeoutError):
     """No slot within the given time; the text says what stood in the way."""
+
+
+class WouldWait(AcquireTimeout):
+    """A request that may not wait (timeout 0) found no free slot, or others waiting for it."""
 
 
 class SlotLost(SemaphoreError):

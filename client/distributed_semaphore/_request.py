@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from enum import Enum
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -17,11 +18,13 @@ if TYPE_CHECKING:
 
 
 class Request:
-    """One request. The I/O thread sets `outcome` and then calls `done`, once."""
+    """One request. The I/O thread calls `done` with what comes of it."""
 
-    __slots__ = ("asked_at", "done", "may_wait", "outcome", "priority", "sent", "ticket", "token", "weight")
+    __slots__ = ("asked_at", "done", "may_wait", "priority", "sent", "ticket", "token", "weight")
 
-    def __init__(self, weight: int, priority: int, *, may_wait: bool, done: Callable[[Request], None]) -> None:
+    def __init__(
+        self, weight: int, priority: int, *, may_wait: bool, done: Callable[[Slot | SemaphoreError], None]
+    ) -> None:
         self.weight = weight
         self.priority = priority
         self.may_wait = may_wait
@@ -33,7 +36,6 @@ class Request:
         """The place in the queue, once the server has given one."""
         self.sent = False
         """Whether the server may have seen the token."""
-        self.outcome: Slot | SemaphoreError | None = None
 
     @property
     def claim(self) -> str | int:
@@ -43,9 +45,22 @@ class Request:
         return "?" if self.sent else ""
 
     def finish(self, outcome: Slot | SemaphoreError) -> None:
-        """Answer the caller."""
-        self.outcome = outcome
-        self.done(self)
+        """Answer the caller, once."""
+        self.done(outcome)
+
+
+class ReleaseOutcome(Enum):
+    """What a release has found. True in a condition if it freed the slot; in any case the slot is free now."""
+
+    RELEASED = "released"
+    """The slot was held until now."""
+    LOST = "lost"
+    """The slot had been lost before: others may have held it meanwhile, so its work may not have been alone."""
+    NOT_HELD = "not held"
+    """This process had released it before, or it is the slot of a parent process; nothing has changed."""
+
+    def __bool__(self) -> bool:
+        return self is ReleaseOutcome.RELEASED
 
 
 class Slot:
@@ -107,10 +122,21 @@ class Slot:
         reason = self._reason or "its lease ran out before it could be renewed"
         return SlotLost(f"the slot of {self.name} (fence {self.fence}) is lost: {reason}")
 
-    def give_back(self, done: Callable[[int], None] | None = None) -> None:
-        """Send the release on its way; `done` hears, in the I/O thread, 1 if the server still had the slot, else 0."""
+    @property
+    def inherited(self) -> bool:
+        """Whether this is a forked child's copy of a slot that its parent holds."""
+        return self._session.courier.forked
+
+    def give_back(self, done: Callable[[ReleaseOutcome], None] | None = None) -> None:
+        """Send the release on its way; `done` hears in the I/O thread what it has found."""
+        otherwise = ReleaseOutcome.NOT_HELD if self._released else ReleaseOutcome.LOST
         self._released = True
-        self._session.courier.submit(self._session.release, self, done)
+
+        def heard(code: int) -> None:
+            if done:
+                done(ReleaseOutcome.RELEASED if code == 1 else otherwise)
+
+        self._session.courier.submit(self._session.release, self, heard)
 
     def lose(self, reason: str) -> None:
         """Note the loss and tell whoever wanted to hear of it; called in the I/O thread."""

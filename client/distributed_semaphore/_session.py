@@ -129,12 +129,12 @@ class Session:
         if self.retired:
             self.courier.session(self.name, self._own_config, self._own_cap).ask(request)
             return
-        cap = min(filter(None, (self._cap, self._own_cap)), default=inf)
+        cap = self.cap
         if len(self.waiting) + len(self.held) >= cap:
             if request.may_wait:
                 self._parked.append(request)
             else:
-                request.finish(WouldWait(f"this process holds or awaits as many slots of {self.name} as it may: {cap}"))
+                request.finish(WouldWait(self.at_cap))
             return
         self._prioritised = self._prioritised or request.priority != 0
         self._number += 1
@@ -193,6 +193,16 @@ class Session:
             self._own_config, self._declared = config, False
         if cap:
             self._own_cap = cap
+
+    @property
+    def cap(self) -> float:
+        """How many slots this process may hold or await at once."""
+        return min(filter(None, (self._cap, self._own_cap)), default=inf)
+
+    @property
+    def at_cap(self) -> str:
+        """Say that the local limit keeps a request back."""
+        return f"this process holds or awaits {self.cap} slots of {self.name}, as many as its perProcessLimit allows"
 
     @property
     def waiting_here(self) -> int:
@@ -493,7 +503,7 @@ class Session:
         if code == FULL:
             return QueueFull(f"the queue of {self.name} is full (maxWaiting)")
         if code == WOULD_WAIT:
-            return WouldWait(f"every slot of {self.name} is taken")
+            return WouldWait(f"no slot of {self.name} is free at once")
         return self._closed()
 
     def _closed(self) -> Closed:

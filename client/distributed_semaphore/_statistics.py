@@ -79,10 +79,11 @@ def reason(snapshot: Snapshot) -> str:
     if snapshot.reclaim_until is not None:
         return "Redis lost its data a moment ago, and nothing is granted until holders have put back their slots"
     place = f"{_ordinal(snapshot.position)} of {snapshot.waiter_count} in line, " if snapshot.position else ""
-    names = ", ".join(_who(holder) for holder in snapshot.holders)
+    names = ", ".join(f"{_who(holder)} for {snapshot.server_time - holder.since:.0f}s" for holder in snapshot.holders)
     more = snapshot.holder_count - len(snapshot.holders)
     others = f" and {more} more" if more > 0 else ""
-    return f"{place}limit {config.limit} held by {names or 'nobody'}{others}"
+    part = f", {snapshot.held} of it" if 0 < snapshot.held < config.limit else ""
+    return f"{place}limit {config.limit}{part} held by {names or 'nobody'}{others}"
 
 
 def _who(holder: Holder) -> str:

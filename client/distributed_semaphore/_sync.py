@@ -9,10 +9,10 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NoAnswer
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from distributed_semaphore._arguments import check_request
+from distributed_semaphore._arguments import check_request, is_coroutine_function, refuse_generators
 from distributed_semaphore._base import EXPLANATION, BaseSemaphore
-from distributed_semaphore._errors import AcquireTimeout
-from distributed_semaphore._request import Request, Slot
+from distributed_semaphore._errors import InvalidArgument, WouldWait
+from distributed_semaphore._request import ReleaseOutcome, Request, Slot
 from distributed_semaphore._statistics import Statistics, read_snapshot, statistics
 from distributed_semaphore.protocol.scripts import INSPECT, Call
 
@@ -35,7 +35,8 @@ class Semaphore(BaseSemaphore):
         """Wait for a slot, first come, first served. One round trip if one is free.
 
         Args:
-            timeout: seconds to wait at most; None waits as long as it takes, 0 does not wait.
+            timeout: seconds to wait at most; None waits as long as it takes, 0 does not wait: it takes a slot
+                that is free and that nobody waits for.
             weight: how much of the limit to take, at least 1.
             priority: -8000 to 8000; higher goes first.
 
@@ -44,17 +45,15 @@ class Semaphore(BaseSemaphore):
             `slot.check()` between steps of long work, or pass `on_lost` to `slot()`.
 
         Raises:
-            AcquireTimeout: no slot within `timeout`; the text says why.
+            AcquireTimeout: no slot within `timeout`; the text says why. With timeout 0 it is `WouldWait`.
             NotConfigured, Closed, QueueFull, WeightTooLarge: see there.
             Unavailable: Redis cannot be reached (with a timeout, or not at all).
             InvalidArgument: an argument is outside its range.
         """
         check_request(timeout, weight, priority)
         courier, session = self._connect()
-        answer: Future[Slot | SemaphoreError | None] = Future()
-        request = Request(
-            weight, priority, may_wait=timeout != 0, done=lambda request: answer.set_result(request.outcome)
-        )
+        answer: Future[Slot | SemaphoreError] = Future()
+        request = Request(weight, priority, may_wait=timeout != 0, done=answer.set_result)
         courier.submit(session.ask, request)
         try:
             outcome = answer.result(timeout or None)
@@ -63,7 +62,9 @@ class Semaphore(BaseSemaphore):
         except BaseException:  # KeyboardInterrupt, or what a signal handler has raised
             courier.submit(session.abandon, request)
             raise
-        return self._granted(outcome)
+        if isinstance(outcome, Slot):
+            return outcome
+        raise outcome
 
     def _give_up(self, courier: Courier, session: Session, request: Request) -> SemaphoreError:
         waited = time.monotonic() - request.asked_at
@@ -85,18 +86,20 @@ class Semaphore(BaseSemaphore):
         """
         try:
             return self.acquire(timeout=0, weight=weight)
-        except AcquireTimeout:
+        except WouldWait:
             return None
 
-    def release(self, slot: Slot) -> bool:
+    def release(self, slot: Slot) -> ReleaseOutcome:
         """Give a slot back and wait until Redis knows. One round trip, repeated until it gets through.
 
         Returns:
-            Whether Redis still had the slot. False: it was released before, or lost (`slot.lost`); nothing has changed.
+            RELEASED, LOST or NOT_HELD: whether it was held until now. Releasing twice is harmless.
         """
-        answer: Future[int] = Future()
+        if slot.inherited:
+            return ReleaseOutcome.NOT_HELD
+        answer: Future[ReleaseOutcome] = Future()
         slot.give_back(answer.set_result)
-        return answer.result() == 1
+        return answer.result()
 
     def slot(
         self,
@@ -131,12 +134,23 @@ class Semaphore(BaseSemaphore):
         block.__exit__(exc_type, exc, trace)
 
     def call(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        """Call a function while holding a slot. Errors are those of `slot`."""
+        """Call a function while holding a slot. Errors are those of `slot`.
+
+        Raises:
+            InvalidArgument: a generator or coroutine function: its body would run after the slot was given back.
+        """
+        self._refuse_what_runs_later(fn)
         with self.slot():
             return fn(*args, **kwargs)
 
     def limit(self, fn: Callable[P, T]) -> Callable[P, T]:
-        """Decorate a function so that each call of it holds a slot. Errors are those of `slot`."""
+        """Decorate a function so that each call of it holds a slot. Errors are those of `slot`.
+
+        Raises:
+            InvalidArgument: a generator or coroutine function: its body would run after the slot was given back;
+                `AsyncSemaphore.limit` takes the latter.
+        """
+        self._refuse_what_runs_later(fn)
 
         @functools.wraps(fn)
         def limited(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -144,6 +158,12 @@ class Semaphore(BaseSemaphore):
                 return fn(*args, **kwargs)
 
         return limited
+
+    @staticmethod
+    def _refuse_what_runs_later(fn: Callable[..., object]) -> None:
+        refuse_generators(fn)
+        if is_coroutine_function(fn):
+            raise InvalidArgument(f"Semaphore is for plain functions: use AsyncSemaphore for {fn!r}")
 
     def statistics(self) -> Statistics:
         """Look at the semaphore as it is now. One round trip.

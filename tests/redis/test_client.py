@@ -22,6 +22,7 @@ from distributed_semaphore import (
     InvalidArgument,
     NotConfigured,
     QueueFull,
+    ReleaseOutcome,
     SlotLost,
     State,
     Unavailable,
@@ -154,14 +155,14 @@ async def test_try_acquire_takes_only_what_is_free(semaphore):
     assert first is not None
     assert second is not None
     assert await semaphore.try_acquire() is None
-    assert await semaphore.release(first) is True
-    assert await semaphore.release(second) is True
+    assert await semaphore.release(first)
+    assert await semaphore.release(second)
 
 
 async def test_a_second_release_says_that_it_was_none(semaphore):
     slot = await semaphore.acquire()
-    assert await semaphore.release(slot) is True
-    assert await semaphore.release(slot) is False
+    assert await semaphore.release(slot)
+    assert await semaphore.release(slot) is ReleaseOutcome.NOT_HELD
     assert (await semaphore.statistics()).totals.released == 1
 
 
@@ -301,7 +302,7 @@ async def test_a_forked_child_starts_afresh_and_leaves_its_parents_slots_alone(s
     )
     process = await asyncio.create_subprocess_exec(sys.executable, "-c", program, semaphore.name, semaphore._url)
     assert await process.wait() == 0
-    assert await semaphore.release(slot) is True
+    assert await semaphore.release(slot)
 
 
 async def test_threads_and_loops_share_one_semaphore(semaphore):
@@ -390,8 +391,8 @@ async def test_deleting_the_semaphore_closes_it_for_waiters_while_holders_finish
     for task in tasks:
         with pytest.raises(Closed):
             await task
-    assert await semaphore.release(first) is True
-    assert await semaphore.release(second) is True
+    assert await semaphore.release(first)
+    assert await semaphore.release(second)
     assert await redis.keys(Keys.of(semaphore.name).prefix + "*") == []
 
 
@@ -440,7 +441,7 @@ async def test_waiters_and_holders_outlive_a_restart_of_the_server(name):
         assert (await semaphore.statistics()).totals.reclaimed == 1
         await until(waiting(semaphore, 1))
         assert not task.done()
-        assert await semaphore.release(slot) is True
+        assert await semaphore.release(slot)
         second = await asyncio.wait_for(task, 10)
         assert second.fence > slot.fence
         await semaphore.release(second)

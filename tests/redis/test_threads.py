@@ -12,7 +12,15 @@ from typing import TYPE_CHECKING
 import pytest
 
 import redis as sync_redis
-from distributed_semaphore import AcquireTimeout, AsyncSemaphore, InvalidArgument, Semaphore, SlotLost, Unavailable
+from distributed_semaphore import (
+    AcquireTimeout,
+    AsyncSemaphore,
+    InvalidArgument,
+    ReleaseOutcome,
+    Semaphore,
+    SlotLost,
+    Unavailable,
+)
 from distributed_semaphore.protocol import Keys
 
 if TYPE_CHECKING:
@@ -62,11 +70,11 @@ def test_a_timeout_says_what_stood_in_the_way(semaphore):
 def test_a_slot_may_be_released_by_another_thread(semaphore):
     """redis-py#656, aredis#119: the token is the slot's, not the thread's."""
     slot = semaphore.acquire()
-    answers: list[bool] = []
+    answers: list[ReleaseOutcome] = []
     [thread] = run(lambda: answers.append(semaphore.release(slot)))
     thread.join(10)
-    assert answers == [True]
-    assert semaphore.release(slot) is False
+    assert answers == [ReleaseOutcome.RELEASED]
+    assert semaphore.release(slot) is ReleaseOutcome.NOT_HELD
 
 
 def test_threads_of_one_object_never_release_each_others_slot(semaphore):
