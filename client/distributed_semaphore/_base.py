@@ -107,11 +107,11 @@ class BaseSemaphore:
         self, courier: Courier, session: Session, request: Request, look: Callable[[Any], None]
     ) -> SemaphoreError | None:
         """Take back a request whose time is up; None: `look` will hear what stood in its way."""
-        if courier.failure or not request.token:
+        if session.failure or not request.token:
             courier.submit(session.abandon, request)
-            if courier.failure:
+            if session.failure:
                 return Unavailable(
-                    f"no slot of {self.name}: Redis {courier.shown_url} cannot be used: {courier.failure}"
+                    f"no slot of {self.name}: Redis {courier.shown_url} cannot be used: {session.failure}"
                 )
             return AcquireTimeout(f"no slot of {self.name}: {session.at_cap}")
         call = Call(INSPECT, session.keys, [NAMED, request.token])

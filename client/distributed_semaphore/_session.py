@@ -41,6 +41,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from distributed_semaphore._courier import Courier
+    from distributed_semaphore._link import Link
+    from distributed_semaphore._places import Nodes
     from distributed_semaphore.protocol.config import Config
 
 #: The longest lease of an unconfirmed grant and of a process's waiters (`MAX_FIRST` of the scripts), and the longest
@@ -77,8 +79,10 @@ class Query:
 class Session:
     """One semaphore, as this process stands with it."""
 
-    def __init__(self, courier: Courier, name: str) -> None:
+    def __init__(self, courier: Courier, name: str, link: Link | Nodes) -> None:
         self.name = name
+        self.link = link
+        """The way to the server on which it lives; its cluster while that is not known."""
         self.keys = Keys.of(name)
         self.waiting: dict[str, Request] = {}
         """Requests that have neither a slot nor an answer, in the order in which they were made."""
@@ -141,9 +145,9 @@ class Session:
         request.token = f"{self.courier.client}.{self._number}.{request.weight}"
         self.waiting[request.token] = self._asking[request.token] = request
         if self._subscribed:
-            self.courier.ready(self)
+            self.link.ready(self)
         else:
-            self.courier.subscribe(self.channel, self)
+            self.link.listen(self)
 
     def abandon(self, request: Request) -> None:
         """Forget a request whose caller is gone; if it was granted meanwhile, the slot goes back."""
@@ -171,7 +175,15 @@ class Session:
         It sees what was released and asked for before, or, if it is `early`, the semaphore as it was until then.
         """
         self._queries.append(Query(call, done, early))
-        self.courier.ready(self)
+        self.link.ready(self)
+
+    def move_to(self, link: Link) -> None:
+        """Go on with another server: the semaphore lives there now."""
+        self.link = link
+        if self._subscribed or self.waiting or self.held:
+            self.on_unsubscribed()
+            link.listen(self)
+        link.ready(self)
 
     def leave(self) -> None:
         """Give back everything: the process ends."""
@@ -216,6 +228,16 @@ class Session:
         return not used and time.monotonic() - self._last_beat > IDLE
 
     @property
+    def failure(self) -> str | None:
+        """Why its server cannot be used at the moment; None while it can."""
+        return self.link.failure
+
+    @property
+    def in_flight(self) -> bool:
+        """Whether a round trip is under way."""
+        return bool(self._in_flight)
+
+    @property
     def owes(self) -> bool:
         """Whether the server has yet to hear of something given back."""
         return bool(self._giving_back or self._in_flight)
@@ -250,9 +272,9 @@ class Session:
         query.attempts -= 1
         if query.attempts:
             self._queries.append(query)
-            self.courier.ready(self)
+            self.link.ready(self)
         else:
-            query.done(RedisError(self.courier.failure))
+            query.done(RedisError(self.failure))
 
     def _compose_renewals(self, now: float) -> Iterable[Call]:
         self._last_beat, self._beat_now = now, False
@@ -291,7 +313,7 @@ class Session:
             request.sent = True
         self._in_flight.append((partial(self._on_applied, given, asked), partial(self._not_applied, given, asked)))
         if self._giving_back or self._asking:
-            self.courier.ready(self)
+            self.link.ready(self)
         return Call(APPLY, self.keys, args)
 
     # What comes back.
@@ -310,6 +332,7 @@ class Session:
                 self.refuse_all(Unavailable(f"Redis {where} refuses a call on {self.name}: {str(reply)[:500]}"))
             fine = False
             undo()
+            self.link.ready(self)
         self._set_timer()
         return fine
 
@@ -319,13 +342,13 @@ class Session:
         for _, undo in in_flight:
             undo()
         self._disappoint_the_hasty()
-        self.courier.ready(self)
+        self.link.ready(self)
         self._set_timer()
 
     def on_subscribed(self) -> None:
         """Look at the truth: messages sent before now have been missed."""
         self._subscribed = self._beat_now = True
-        self.courier.ready(self)
+        self.link.ready(self)
 
     def on_unsubscribed(self) -> None:
         """Note that grants are not heard of until the next subscription."""
@@ -334,7 +357,7 @@ class Session:
 
     def _disappoint_the_hasty(self) -> None:
         for request in [request for request in self.waiting.values() if not request.may_wait]:
-            where, why = self.courier.shown_url, self.courier.failure
+            where, why = self.courier.shown_url, self.failure
             self._refuse(request, Unavailable(f"Redis {where} cannot be used: {why}"))
 
     def on_message(self, message: str) -> None:
@@ -351,7 +374,7 @@ class Session:
             self.refuse_all(self._closed())
         else:
             self._beat_now = True
-            self.courier.ready(self)
+            self.link.ready(self)
 
     def _on_declared(self, _sent: float, _reply: Any) -> None:
         self._declared = True
@@ -364,7 +387,7 @@ class Session:
             return
         if lapsed and not introduced:  # whoever lost the lease may have lost the identity too
             self._introduced, self._beat_now = False, True
-            self.courier.ready(self)
+            self.link.ready(self)
         else:
             self._introduced = True
         missing = set(lost)
@@ -423,7 +446,7 @@ class Session:
         self._generation, self._cap, self._max_wait = generation, cap, max_wait / 1000
         if more:
             self._beat_now = True
-            self.courier.ready(self)
+            self.link.ready(self)
         if limit != self._limit:
             self._limit = limit
             for request in [request for request in self.waiting.values() if 0 < limit < request.weight]:
@@ -476,7 +499,7 @@ class Session:
             if request and request.sent:
                 self._asking[token] = request
         if self._asking:
-            self.courier.ready(self)
+            self.link.ready(self)
 
     def _refuse(self, request: Request, error: SemaphoreError) -> None:
         if self.waiting.pop(request.token, None):
@@ -491,7 +514,7 @@ class Session:
 
     def _give_back(self, token: str, done: Callable[[int], None] | None = None) -> None:
         self._giving_back[token] = done
-        self.courier.ready(self)
+        self.link.ready(self)
 
     def _unpark(self) -> None:
         if self._parked:
@@ -551,7 +574,7 @@ class Session:
         if now >= self._next_beat or (self.waiting and now >= self._soonest):
             self._soonest = inf
             self._beat_now = True
-            self.courier.ready(self)
+            self.link.ready(self)
         else:
             self._set_timer()
 

@@ -63,7 +63,7 @@ def read_snapshot(courier: Courier, reply: Any) -> Snapshot:
         Unavailable: it is an error.
     """
     if isinstance(reply, RedisError):
-        raise Unavailable(f"Redis {courier.shown_url} cannot be used: {courier.failure or reply}")
+        raise Unavailable(f"Redis {courier.shown_url} cannot be used: {reply}")
     return parse_snapshot(reply)
 
 

@@ -16,8 +16,7 @@ from semaphore_operator.reconcile import write
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from redis.asyncio import Redis
-
+    from distributed_semaphore.protocol.address import AnyRedis
     from semaphore_operator.models import Resource
     from semaphore_operator.registry import Registry
 
@@ -28,7 +27,7 @@ ROUNDS: Final = 20
 
 
 async def observe(
-    redis: Redis, resources: Sequence[Resource], registry: Registry, epoch: int
+    redis: AnyRedis, resources: Sequence[Resource], registry: Registry, epoch: int
 ) -> tuple[list[Snapshot | Exception], list[Resource]]:
     """Look at the semaphores of these resources, after housekeeping, and write the configs that differ.
 
@@ -66,7 +65,7 @@ async def observe(
     return found, lost
 
 
-async def _keep_house(redis: Redis, names: Sequence[str]) -> None:
+async def _keep_house(redis: AnyRedis, names: Sequence[str]) -> None:
     """Take back expired slots and grant, in as many rounds as it takes."""
     behind = names
     for _ in range(ROUNDS):

@@ -9,8 +9,7 @@ from distributed_semaphore.protocol import declare, forget
 from semaphore_operator.models import DeletionPolicy
 
 if TYPE_CHECKING:
-    from redis.asyncio import Redis
-
+    from distributed_semaphore.protocol.address import AnyRedis
     from semaphore_operator.models import Resource
     from semaphore_operator.registry import Registry
     from semaphore_operator.store import Store
@@ -46,7 +45,7 @@ async def withdraw(resource: Resource, registry: Registry, store: Store) -> None
     log.info("%s deleted; %d slots are still held and go with their holders", resource.semaphore, held)
 
 
-async def write(resource: Resource, registry: Registry, redis: Redis, epoch: int) -> bool:
+async def write(resource: Resource, registry: Registry, redis: AnyRedis, epoch: int) -> bool:
     """Write a resource's config. If Redis has lost it, living holders get time to put their slots back first.
 
     That time is the longest lease that may have been in force. Fences go on beyond the highest that is known.

@@ -10,8 +10,7 @@ from distributed_semaphore.protocol.address import connect, without_password
 REDIS_TIMEOUT: Final = 5.0
 
 if TYPE_CHECKING:
-    from redis.asyncio import Redis
-
+    from distributed_semaphore.protocol.address import AnyRedis
     from semaphore_operator.settings import Settings
 
 
@@ -21,9 +20,9 @@ class Store:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._url = ""
-        self._redis: Redis | None = None
+        self._redis: AnyRedis | None = None
 
-    async def redis(self) -> Redis:
+    async def redis(self) -> AnyRedis:
         """Give the client.
 
         Raises:

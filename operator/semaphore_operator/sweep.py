@@ -29,8 +29,7 @@ from semaphore_operator.store import Store
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Sequence
 
-    from redis.asyncio import Redis
-
+    from distributed_semaphore.protocol.address import AnyRedis
     from semaphore_operator.events import Announcement
     from semaphore_operator.kube import Kube
     from semaphore_operator.models import Resource
@@ -192,7 +191,7 @@ class Sweep:
         self._record.seen.update((seen.resource.uid, seen) for seen in fresh)
         await self._publisher.publish(fresh)
 
-    async def _observe(self, redis: Redis, batch: Sequence[Resource], now: datetime) -> list[Seen]:
+    async def _observe(self, redis: AnyRedis, batch: Sequence[Resource], now: datetime) -> list[Seen]:
         found, lost = await observe(redis, batch, self._registry, self._settings.epoch)
         for resource in lost:
             self._record.restored += 1

@@ -141,6 +141,7 @@ def test_an_interrupted_wait_leaves_the_queue(semaphore):
     program = (
         "import signal, sys\n"
         "from distributed_semaphore import Semaphore\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job inherits that it is ignored\n"
         "semaphore = Semaphore(sys.argv[1], redis=sys.argv[2])\n"
         "print('ready', flush=True)\n"
         "try:\n"

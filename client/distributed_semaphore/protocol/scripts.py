@@ -13,6 +13,7 @@ from functools import cached_property
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Final
 
+from redis.asyncio import RedisCluster
 from redis.exceptions import NoScriptError, RedisError
 
 from distributed_semaphore.protocol.keys import Keys
@@ -21,8 +22,7 @@ from distributed_semaphore.protocol.snapshot import Snapshot, client_of, parse_s
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Sequence
 
-    from redis.asyncio import Redis
-
+    from distributed_semaphore.protocol.address import AnyRedis
     from distributed_semaphore.protocol.config import Config
 
 MORE: Final = 7
@@ -35,11 +35,20 @@ class Script:
     """One script: `<name>.lua` with the shared parts that it includes."""
 
     name: str
+    for_cluster: bool = False
+
+    @cached_property
+    def in_cluster(self) -> Script:
+        """The same for Redis Cluster, where only sharded pub/sub tells a script who listens."""
+        return Script(self.name, for_cluster=True)
 
     @cached_property
     def source(self) -> str:
         """The text as Redis gets it."""
-        return "\n".join(_compose(self.name))
+        text = "\n".join(_compose(self.name))
+        if self.for_cluster:
+            text = text.replace("'PUBLISH'", "'SPUBLISH'").replace("'NUMSUB'", "'SHARDNUMSUB'")
+        return text
 
     @cached_property
     def sha(self) -> str:
@@ -73,42 +82,47 @@ class Call:
     keys: Keys
     args: Sequence[str | int] = field(default=())
 
-    @property
-    def command(self) -> list[str | int]:
-        """The Redis command."""
+    def command(self, script: Script) -> list[str | int]:
+        """Make the Redis command, with the script as that server wants it."""
         scripted = self.keys.scripted
-        return ["EVALSHA", self.script.sha, len(scripted), *scripted, *self.args]
+        return ["EVALSHA", script.sha, len(scripted), *scripted, *self.args]
 
 
-async def run(redis: Redis, calls: Sequence[Call]) -> list[Any]:
+async def run(redis: AnyRedis, calls: Sequence[Call]) -> list[Any]:
     """Run scripts in one round trip; a failed one leaves its exception in its place.
 
     Raises:
         redis.exceptions.RedisError: the connection failed; any of the calls may or may not have been executed.
     """
+    cluster = isinstance(redis, RedisCluster)
 
     async def exchange(commands: Sequence[list[str | int]]) -> list[Any]:
+        if cluster and commands[0][0] == "SCRIPT":  # on every node; a pipeline would send it to one
+            return [await redis.execute_command(*command) for command in commands]
         pipeline = redis.pipeline(transaction=False)
         for command in commands:
             pipeline.execute_command(*command)
         return await pipeline.execute(raise_on_error=False)
 
-    return await run_over(exchange, calls)
+    return await run_over(exchange, calls, cluster=cluster)
 
 
 async def run_over(
-    exchange: Callable[[Sequence[list[str | int]]], Awaitable[list[Any]]], calls: Sequence[Call]
+    exchange: Callable[[Sequence[list[str | int]]], Awaitable[list[Any]]],
+    calls: Sequence[Call],
+    *,
+    cluster: bool = False,
 ) -> list[Any]:
     """Run scripts as `run` does, over whatever sends commands and gives their replies or errors."""
-    replies = await exchange([call.command for call in calls])
+    scripts = [call.script.in_cluster if cluster else call.script for call in calls]
+    commands = [call.command(script) for call, script in zip(calls, scripts, strict=True)]
+    replies = await exchange(commands)
     for _ in range(3):
         missing = [i for i, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
         if not missing:
             break
-        scripts = {calls[i].script for i in missing}
-        loads: list[list[str | int]] = [["SCRIPT", "LOAD", script.source] for script in scripts]
-        again = await exchange([*loads, *(calls[i].command for i in missing)])
-        for i, reply in zip(missing, again[len(loads) :], strict=True):
+        await exchange([["SCRIPT", "LOAD", source] for source in {scripts[i].source for i in missing}])
+        for i, reply in zip(missing, await exchange([commands[i] for i in missing]), strict=True):
             replies[i] = reply
     return replies
 
@@ -118,7 +132,7 @@ def declare_call(keys: Keys, config: Config, reclaim_ms: int = 0, fence: int = 0
     return Call(DECLARE, keys, [config.uid, config.generation, config.epoch, reclaim_ms, fence, *config.fields()])
 
 
-async def declare(redis: Redis, name: str, config: Config, *, reclaim_ms: int = 0, fence: int = 0) -> bool:
+async def declare(redis: AnyRedis, name: str, config: Config, *, reclaim_ms: int = 0, fence: int = 0) -> bool:
     """Write the config of a semaphore; whatever it now allows is granted in the same step. One round trip.
 
     Args:
@@ -141,13 +155,13 @@ async def declare(redis: Redis, name: str, config: Config, *, reclaim_ms: int = 
     return bool(code)
 
 
-async def _settle(redis: Redis, name: str) -> None:
+async def _settle(redis: AnyRedis, name: str) -> None:
     """Grant until a call no longer stops at its bound."""
     while (await reap(redis, [name]))[0]:
         pass
 
 
-async def forget(redis: Redis, name: str, uid: str) -> int:
+async def forget(redis: AnyRedis, name: str, uid: str) -> int:
     """Remove a semaphore whose config has this uid: waiters get `Closed`, holders may finish. One round trip.
 
     The keys go with the last holder; a time to live covers holders that crashed.
@@ -159,7 +173,7 @@ async def forget(redis: Redis, name: str, uid: str) -> int:
     return int(_checked(reply))
 
 
-async def revoke(redis: Redis, name: str, tokens: Sequence[str]) -> int:
+async def revoke(redis: AnyRedis, name: str, tokens: Sequence[str]) -> int:
     """Take slots and places in the queue away from whoever has them, who is told. One round trip each 100.
 
     Returns:
@@ -173,7 +187,7 @@ async def revoke(redis: Redis, name: str, tokens: Sequence[str]) -> int:
     return taken
 
 
-async def find(redis: Redis, name: str, field: str, value: str) -> list[str]:
+async def find(redis: AnyRedis, name: str, field: str, value: str) -> list[str]:
     """Find the tokens, held and waiting, of processes whose identity has this value in a field: pod, uid, host, pid."""
     keys = Keys.of(name)
     identities = await redis.hgetall(keys.prefix + "identities")
@@ -187,7 +201,7 @@ async def find(redis: Redis, name: str, field: str, value: str) -> list[str]:
     return found
 
 
-async def inspect(redis: Redis, names: Sequence[str], top: int = 10) -> list[Snapshot | Exception]:
+async def inspect(redis: AnyRedis, names: Sequence[str], top: int = 10) -> list[Snapshot | Exception]:
     """Look at semaphores in one round trip, naming at most `top` holders and waiters of each.
 
     Returns:
@@ -206,7 +220,7 @@ def _snapshot(reply: Any) -> Snapshot | Exception:
         return ValueError(f"what is stored cannot be read: {error!r}")
 
 
-async def reap(redis: Redis, names: Sequence[str]) -> list[bool]:
+async def reap(redis: AnyRedis, names: Sequence[str]) -> list[bool]:
     """Take back expired slots, drop dead waiters and grant what is free, in one round trip.
 
     Returns:
