@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 READY: Final = "Ready"
 REDIS_AVAILABLE: Final = "RedisAvailable"
 QUEUE_STUCK: Final = "QueueStuck"
+LONG_WAIT: Final = "LongWait"
+HOLDER_OVERDUE: Final = "HolderOverdue"
+ALERTS: Final = (QUEUE_STUCK, LONG_WAIT, HOLDER_OVERDUE)
+"""Conditions that are said of the queue and its holders: True is what somebody wants to hear of."""
 
 # Reasons, one word each, as documented in docs/reference.md.
 CONFIGURED: Final = "Configured"
@@ -41,9 +45,18 @@ HEAD_TOO_HEAVY: Final = "HeadTooHeavy"
 SLOTS_IDLE: Final = "SlotsIdle"
 PAUSED: Final = "Paused"
 LIMIT_ZERO: Final = "LimitZero"
+STUCK: Final = "Stuck"
+SHORT_WAITS: Final = "ShortWaits"
+LIMIT_TOO_LOW: Final = "LimitTooLow"
+NO_MAX_HOLD: Final = "NoMaxHold"
+WITHIN_MAX_HOLD: Final = "WithinMaxHold"
+MAX_HOLD_EXCEEDED: Final = "MaxHoldExceeded"
 
 WANTED: Final = frozenset({PAUSED, LIMIT_ZERO})
 """Reasons of a stuck queue that somebody has written into the spec: no cause for a warning."""
+
+CALM: Final = 0.8
+"""A long wait is over when the longest is below this part of longWaitAfter: one that swings around it is one alert."""
 
 LONGEST: Final = {"pod": 253, "namespace": 63, "node": 63, "app": 63, "host": 63, "pid": 10}
 """What of an identity is shown, and how much of it: clients write it, so it is bounded here."""
@@ -97,7 +110,7 @@ def unavailable(reason: str, message: str) -> list[Verdict]:
     return [
         Verdict(READY, status=None, reason=REDIS_UNAVAILABLE, message="Redis cannot be asked"),
         Verdict(REDIS_AVAILABLE, status=False, reason=reason, message=message),
-        Verdict(QUEUE_STUCK, status=None, reason=REDIS_UNAVAILABLE, message="Redis cannot be asked"),
+        *(Verdict(kind, status=None, reason=REDIS_UNAVAILABLE, message="Redis cannot be asked") for kind in ALERTS),
     ]
 
 
@@ -147,6 +160,55 @@ def _cause(resource: Resource, snapshot: Snapshot) -> tuple[str, str]:
     return HOLDERS_NOT_RELEASING, (
         f"{snapshot.held} of {config.limit} slots are held and renewed, and none is given back{oldest}; "
         f"see what it does, or end it: its slots are free again within {config.lease}"
+    )
+
+
+def long_wait(resource: Resource, snapshot: Snapshot, stuck: Verdict) -> Verdict:
+    """Say whether somebody waits for long although slots are granted; `stuck` is what `queue_stuck` says."""
+    oldest, spec = snapshot.oldest_waiter_since, resource.spec
+    if oldest is None:
+        return Verdict(LONG_WAIT, status=False, reason=QUEUE_EMPTY, message="nobody waits")
+    if stuck.status:
+        return Verdict(LONG_WAIT, status=False, reason=STUCK, message="nothing is granted: see QueueStuck")
+    if stuck.reason == RECLAIMING:
+        return Verdict(LONG_WAIT, status=False, reason=RECLAIMING, message=stuck.message)
+    if spec.state is State.PAUSED or spec.limit == 0:
+        reason = PAUSED if spec.state is State.PAUSED else LIMIT_ZERO
+        return Verdict(LONG_WAIT, status=False, reason=reason, message="nothing is granted, as the spec wants it")
+    allowed = seconds(spec.alerts.long_wait_after)
+    if any(before.type == LONG_WAIT and before.status == "True" for before in resource.status.conditions):
+        allowed *= CALM
+    if snapshot.server_time - oldest <= allowed:
+        within = f"nobody has waited for {spec.alerts.long_wait_after}"
+        return Verdict(LONG_WAIT, status=False, reason=SHORT_WAITS, message=within)
+    first = snapshot.waiters[0] if snapshot.waiters else None
+    head = f" First in line: {who(first.identity)}, since {stamp(first.since)}." if first else ""
+    return Verdict(
+        LONG_WAIT,
+        status=True,
+        reason=LIMIT_TOO_LOW,
+        message=f"slots are granted, but somebody waits since {stamp(oldest)}, longer than "
+        f"{spec.alerts.long_wait_after}.{head} Raise spec.limit if what it protects can bear it; else the holders are "
+        "slow, or more is asked for than it can serve",
+    )
+
+
+def holder_overdue(resource: Resource, snapshot: Snapshot) -> Verdict:
+    """Say whether a slot is held, and renewed, for longer than maxHold."""
+    allowed = resource.spec.max_hold
+    if allowed is None:
+        return Verdict(HOLDER_OVERDUE, status=False, reason=NO_MAX_HOLD, message="spec.maxHold is not set")
+    if not snapshot.holders or snapshot.server_time - snapshot.holders[0].since <= seconds(allowed):
+        message = f"no slot is held for longer than {allowed}"
+        return Verdict(HOLDER_OVERDUE, status=False, reason=WITHIN_MAX_HOLD, message=message)
+    longest = snapshot.holders[0]
+    return Verdict(
+        HOLDER_OVERDUE,
+        status=True,
+        reason=MAX_HOLD_EXCEEDED,
+        message=f"held for longer than {allowed}, longest by {who(longest.identity)}, since "
+        f"{stamp(longest.since)} (fence {longest.fence}). It is renewed, so its process lives, and never cut: see "
+        "what it does, or end it",
     )
 
 

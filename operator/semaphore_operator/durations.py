@@ -25,3 +25,17 @@ def milliseconds(text: str) -> int:
 def seconds(text: str) -> float:
     """Read a duration in seconds."""
     return milliseconds(text) / 1000
+
+
+def rough(length: float | None) -> str | None:
+    """Write an estimate in seconds for people: `0.4s`, `42s`, `3m20s`, `2h5m`; nothing for none."""
+    if length is None:
+        return None
+    whole = round(length)
+    if whole < 10:
+        return f"{length:.1f}s"
+    if whole < 60:
+        return f"{whole}s"
+    if whole < 3600:
+        return f"{whole // 60}m{whole % 60}s"
+    return f"{whole // 3600}h{whole % 3600 // 60}m"

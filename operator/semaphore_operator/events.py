@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from semaphore_operator.conditions import QUEUE_STUCK, READY, RESOURCE_CONFLICT, WANTED
+from semaphore_operator.conditions import ALERTS, READY, RESOURCE_CONFLICT, STUCK, WANTED
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -28,18 +28,25 @@ class Announcement:
 
 
 def announcements(before: Iterable[Condition], after: Iterable[Condition]) -> Iterator[Announcement]:
-    """Give what a change of conditions is worth saying: a queue that gets stuck or moves again, a name in conflict."""
+    """Give what a change of conditions is worth saying: an alert that begins or ends, a name in conflict."""
     was = {condition.type: condition for condition in before}
     for condition in after:
         earlier = was.get(condition.type)
         same = earlier is not None and (earlier.status, earlier.reason) == (condition.status, condition.reason)
-        if condition.type == QUEUE_STUCK and condition.status == "True" and not same:
+        if condition.type in ALERTS and condition.status == "True" and not same:
             warning = condition.reason not in WANTED
             yield Announcement(warning, condition.reason, condition.message, "Watch")
-        elif condition.type == QUEUE_STUCK and condition.status == "False" and earlier and earlier.status == "True":
+        elif _over(condition, earlier):
             yield Announcement(False, condition.reason, condition.message, "Watch")  # noqa: FBT003
         elif condition.type == READY and condition.reason == RESOURCE_CONFLICT and not same:
             yield Announcement(True, condition.reason, condition.message, "Configure")  # noqa: FBT003
+
+
+def _over(condition: Condition, earlier: Condition | None) -> bool:
+    """Say whether an alert has ended; one that has become a stuck queue goes on under that name."""
+    if condition.type not in ALERTS or earlier is None or earlier.status != "True":
+        return False
+    return condition.status == "False" and condition.reason != STUCK
 
 
 def config_restored() -> Announcement:

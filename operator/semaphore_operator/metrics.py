@@ -44,6 +44,11 @@ class Metrics(Collector):
             "oldest": GaugeMetricFamily(
                 "semaphore_oldest_wait_seconds", "For how long the longest waiting waits; 0: nobody does", labels=LABELS
             ),
+            "longest": GaugeMetricFamily(
+                "semaphore_longest_hold_seconds",
+                "For how long the longest held slot is held; 0: none is",
+                labels=LABELS,
+            ),
         }
         counters = {
             "granted": CounterMetricFamily("semaphore_granted", "Slots granted", labels=LABELS),
@@ -61,7 +66,8 @@ class Metrics(Collector):
         waits = HistogramMetricFamily("semaphore_wait_seconds", "How long the granted had waited", labels=LABELS)
         conditions = GaugeMetricFamily(
             "semaphore_condition",
-            "1: the condition (type: Ready, RedisAvailable, QueueStuck) is True, 0: it is not; reason as in the status",
+            "1: the condition (type: Ready, RedisAvailable, QueueStuck, LongWait, HolderOverdue) is True, 0: not; "
+            "reason as in the status",
             labels=(*LABELS, "type", "reason"),
         )
         for seen in list(self._record.seen.values()):
@@ -75,6 +81,8 @@ class Metrics(Collector):
             gauges["holders"].add_metric(labels, snapshot.held)
             gauges["waiting"].add_metric(labels, snapshot.waiter_count)
             gauges["oldest"].add_metric(labels, max(0.0, snapshot.server_time - oldest) if oldest else 0.0)
+            held_since = snapshot.holders[0].since if snapshot.holders else snapshot.server_time
+            gauges["longest"].add_metric(labels, max(0.0, snapshot.server_time - held_since))
             for name, counter in counters.items():
                 counter.add_metric(labels, getattr(snapshot.counters, name))
             waits.add_metric(labels, _buckets(snapshot.counters.waits), sum_value=snapshot.counters.waited_ms / 1000)

@@ -138,6 +138,8 @@ class WaiterStatus(Party):
     """1 for the next to be granted."""
     priority: int = 0
     """Higher goes first."""
+    expected_wait: str | None = None
+    """How long it may still wait, by the pace of recent grants; not there while nothing is granted."""
 
 
 class Condition(Model):
@@ -185,7 +187,7 @@ class Status(Model):
     waiting_line: Annotated[tuple[WaiterStatus, ...], Field(max_length=NAMED)] = ()
     """The first in line, at most 10."""
     conditions: tuple[Condition, ...] = ()
-    """Ready, RedisAvailable, QueueStuck."""
+    """Ready, RedisAvailable, QueueStuck, LongWait, HolderOverdue."""
 
     @classmethod
     def read(cls, body: Any) -> Status:

@@ -11,19 +11,23 @@ from semaphore_operator.conditions import (
     AUTHENTICATION_FAILED,
     COMMAND_FAILED,
     CONNECTION_FAILED,
+    MOVING,
     PERMISSION_DENIED,
     QUEUE_STUCK,
     READY,
     WANTED,
     available,
     conflict,
+    holder_overdue,
     identified,
+    long_wait,
     moment,
     queue_stuck,
     ready,
     settle,
     unavailable,
 )
+from semaphore_operator.durations import rough
 from semaphore_operator.models import NAMED, HolderStatus, Status, WaiterStatus
 
 if TYPE_CHECKING:
@@ -39,7 +43,10 @@ LONGEST_TEXT: Final = 1024
 def observed(resource: Resource, snapshot: Snapshot, throughput: float | None = None) -> Status:
     """Say what a look at Redis has shown. `throughput`: grants per second since the look before, if there was one."""
     before = resource.status
-    verdicts = [ready(resource, snapshot), available(), queue_stuck(resource, snapshot)]
+    stuck = queue_stuck(resource, snapshot)
+    waits = long_wait(resource, snapshot, stuck)
+    verdicts = [ready(resource, snapshot), available(), stuck, waits, holder_overdue(resource, snapshot)]
+    moves = stuck.reason == MOVING and waits.reason not in WANTED
     conditions = settle(verdicts, before.conditions, resource.generation, moment(snapshot.server_time))
     config = snapshot.config
     oldest = snapshot.oldest_waiter_since
@@ -68,6 +75,7 @@ def observed(resource: Resource, snapshot: Snapshot, throughput: float | None = 
                 weight=waiter.weight,
                 position=waiter.position,
                 priority=waiter.priority,
+                expected_wait=rough(snapshot.expected_wait(waiter.position)) if moves else None,
             )
             for waiter in snapshot.waiters[:NAMED]
         ),

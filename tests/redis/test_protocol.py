@@ -11,6 +11,7 @@ from tests.redis.conftest import Process
 
 from distributed_semaphore.protocol import Config, Keys, State, declare, forget, inspect, reap, revoke
 from distributed_semaphore.protocol.scripts import APPLY, SCRIPTS, Call, run
+from distributed_semaphore.protocol.snapshot import TICKET_EPOCH_MS
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
@@ -586,6 +587,17 @@ async def test_revoking_takes_slots_and_places_and_grants_on(processes, redis, n
     snapshot = await shown(redis, name)
     assert ({holder.token for holder in snapshot.holders}, snapshot.waiter_count) == ({second, waiting}, 0)
     assert snapshot.counters.revoked == 2
+
+
+async def test_the_longest_waiting_is_found_behind_others_of_higher_priority(processes, redis, name):
+    alice, bob, _ = processes
+    assert (await shown(redis, name)).oldest_waiter_since is None
+    await fill(alice)
+    for priority, ticket in ((0, 50_000), (3, 40_000), (-8000, 7_000), (-8000, 9_000), (8000, 60_000)):
+        await bob.ask(bob.token(), ticket, priority)
+    [snapshot] = await inspect(redis, [name], 2)
+    assert [waiter.priority for waiter in snapshot.waiters] == [8000, 3]
+    assert snapshot.oldest_waiter_since == TICKET_EPOCH_MS / 1000 + 7
 
 
 async def test_waits_are_counted_by_length_and_grants_by_pace(processes, redis, name):

@@ -57,5 +57,6 @@ def snapshot(
         "counters": Counters(),
         "last_grant": max((one.since for one in holders), default=None),
         "last_release": None,
+        "oldest_waiter_since": min((one.since for one in waiters), default=None),
     }
     return Snapshot(**{**values, **fields})

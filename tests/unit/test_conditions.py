@@ -7,7 +7,18 @@ from tests.unit.factories import NOW, holder, resource, snapshot, waiter
 
 from distributed_semaphore.protocol import State
 from semaphore_operator import conditions
-from semaphore_operator.conditions import Verdict, conflict, identified, queue_stuck, ready, settle, who
+from semaphore_operator.conditions import (
+    Verdict,
+    conflict,
+    holder_overdue,
+    identified,
+    long_wait,
+    queue_stuck,
+    ready,
+    settle,
+    who,
+)
+from semaphore_operator.models import Status
 
 API = resource(alerts={"queueStuckAfter": "1m"})
 LONG_AGO, JUST_NOW = NOW - 600, NOW - 10
@@ -86,6 +97,103 @@ def test_the_wait_itself_must_be_that_long():
     yesterday = (holder(1, NOW - 86_400), holder(2, NOW - 86_400))
     assert queue_stuck(API, snapshot(API, holders=yesterday, waiters=(waiter(1, NOW - 59),))).status is False
     assert queue_stuck(API, snapshot(API, holders=yesterday, waiters=(waiter(1, NOW - 61),))).status is True
+
+
+PATIENT = resource(alerts={"queueStuckAfter": "1m", "longWaitAfter": "2m"})
+LONG = {"type": "LongWait", "status": "True", "reason": "LimitTooLow", "lastTransitionTime": "2027-01-01T00:00:00Z"}
+ALERTED = {"conditions": [LONG]}
+MOVES = {"holders": (holder(1, JUST_NOW), holder(2, LONG_AGO))}
+
+
+def long_waits(of, **seen):
+    shown = snapshot(of, **seen)
+    return long_wait(of, shown, queue_stuck(of, shown))
+
+
+@pytest.mark.parametrize(
+    ("of", "seen", "status", "reason"),
+    [
+        pytest.param(PATIENT, {"holders": TWO}, False, "QueueEmpty", id="nobody waits"),
+        pytest.param(PATIENT, {**MOVES, "waiters": (waiter(1, NOW - 119),)}, False, "ShortWaits", id="not long yet"),
+        pytest.param(PATIENT, {**MOVES, "waiters": (waiter(1, NOW - 121),)}, True, "LimitTooLow", id="long"),
+        pytest.param(
+            PATIENT,
+            {**MOVES, "waiters": (waiter(1, JUST_NOW),), "oldest_waiter_since": NOW - 121},
+            True,
+            "LimitTooLow",
+            id="behind others of higher priority, and not among those named",
+        ),
+        pytest.param(PATIENT, {"holders": TWO, "waiters": (waiter(1, LONG_AGO),)}, False, "Stuck", id="stuck"),
+        pytest.param(
+            PATIENT,
+            {**MOVES, "waiters": (waiter(1, LONG_AGO),), "reclaim_until": NOW + 5},
+            False,
+            "Reclaiming",
+            id="slots are being put back after a loss",
+        ),
+        pytest.param(
+            resource(limit=0, alerts={"queueStuckAfter": "1h", "longWaitAfter": "1s"}),
+            {"waiters": (waiter(1, JUST_NOW),)},
+            False,
+            "LimitZero",
+            id="limit 0",
+        ),
+        pytest.param(
+            resource(state="Paused", alerts={"queueStuckAfter": "1h", "longWaitAfter": "1s"}),
+            {"waiters": (waiter(1, JUST_NOW),)},
+            False,
+            "Paused",
+            id="paused",
+        ),
+        pytest.param(
+            PATIENT.model_copy(update={"status": Status.read(ALERTED)}),
+            {**MOVES, "waiters": (waiter(1, NOW - 97),)},
+            True,
+            "LimitTooLow",
+            id="swings around the threshold: still the same alert",
+        ),
+        pytest.param(
+            PATIENT.model_copy(update={"status": Status.read(ALERTED)}),
+            {**MOVES, "waiters": (waiter(1, NOW - 95),)},
+            False,
+            "ShortWaits",
+            id="over",
+        ),
+    ],
+)
+def test_a_wait_is_long_when_slots_are_granted_and_somebody_waits_longer_than_wanted(of, seen, status, reason):
+    verdict = long_waits(of, **seen)
+    assert (verdict.status, verdict.reason) == (status, reason)
+
+
+def test_a_long_wait_says_since_when_who_is_first_and_what_to_do():
+    said = long_waits(PATIENT, **MOVES, waiters=(waiter(1, NOW - 130),)).message
+    assert "somebody waits since 2027-01-15T07:57:50Z, longer than 2m" in said
+    assert "First in line: pod payments/waiter-1, since 2027-01-15T07:57:50Z" in said
+    assert "Raise spec.limit" in said
+
+
+@pytest.mark.parametrize(
+    ("of", "held", "status", "reason"),
+    [
+        pytest.param(resource(), TWO, False, "NoMaxHold", id="not asked for"),
+        pytest.param(resource(maxHold="5m"), (), False, "WithinMaxHold", id="nobody holds"),
+        pytest.param(resource(maxHold="10m"), TWO, False, "WithinMaxHold", id="at most that long"),
+        pytest.param(resource(maxHold="5m"), TWO, True, "MaxHoldExceeded", id="too long"),
+        pytest.param(resource(maxHold="5m"), (*TWO[:1], holder(2, JUST_NOW)), True, "MaxHoldExceeded", id="one of two"),
+    ],
+)
+def test_a_holder_is_overdue_when_it_renews_beyond_max_hold(of, held, status, reason):
+    verdict = holder_overdue(of, snapshot(of, holders=held))
+    assert (verdict.status, verdict.reason) == (status, reason)
+
+
+def test_an_overdue_holder_is_named():
+    of = resource(maxHold="5m")
+    said = holder_overdue(of, snapshot(of, holders=TWO)).message
+    assert "longest by pod payments/holder-1, since 2027-01-15T07:50:00Z (fence 1799999400000000)" in said
+    later = holder_overdue(of, snapshot(of, holders=TWO, server_time=NOW + 60)).message
+    assert later == said, "it stays the same while nothing happens"
 
 
 def test_a_conflict_says_whose_name_it_is_and_what_to_do():

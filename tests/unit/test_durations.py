@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from semaphore_operator.durations import milliseconds, seconds
+from semaphore_operator.durations import milliseconds, rough, seconds
 
 
 @pytest.mark.parametrize(
@@ -18,3 +18,11 @@ def test_durations_are_read_as_kubernetes_writes_them(text, expected):
 def test_anything_else_is_refused(text):
     with pytest.raises(ValueError, match="a duration is written like 30s"):
         milliseconds(text)
+
+
+@pytest.mark.parametrize(
+    ("length", "written"),
+    [(None, None), (0.04, "0.0s"), (9.4, "9.4s"), (9.6, "10s"), (59.6, "1m0s"), (200, "3m20s"), (7500, "2h5m")],
+)
+def test_an_estimate_is_written_for_people(length, written):
+    assert rough(length) == written

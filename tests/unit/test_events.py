@@ -11,6 +11,7 @@ from semaphore_operator.events import announcements, config_restored, keys_left
 NOW = datetime(2027, 1, 1, tzinfo=UTC)
 STUCK = ("QueueStuck", True, "HoldersNotReleasing")
 PAUSED = ("QueueStuck", True, "Paused")
+LONG = ("LongWait", True, "LimitTooLow")
 EMPTY = ("QueueStuck", False, "QueueEmpty")
 CONFLICT = ("Ready", False, "ResourceConflict")
 
@@ -31,6 +32,11 @@ def condition(kind: str, status: bool | None, reason: str):
         pytest.param(None, EMPTY, [], id="never was"),
         pytest.param(("QueueStuck", False, "Moving"), PAUSED, [("Normal", "Paused")], id="wanted"),
         pytest.param(PAUSED, STUCK, [("Warning", "HoldersNotReleasing")], id="resumed, and stuck"),
+        pytest.param(None, LONG, [("Warning", "LimitTooLow")], id="long wait"),
+        pytest.param(LONG, LONG, [], id="still long"),
+        pytest.param(LONG, ("LongWait", False, "ShortWaits"), [("Normal", "ShortWaits")], id="short again"),
+        pytest.param(LONG, ("LongWait", False, "Stuck"), [], id="stuck now, which is told as such"),
+        pytest.param(None, ("HolderOverdue", True, "MaxHoldExceeded"), [("Warning", "MaxHoldExceeded")], id="overdue"),
         pytest.param(None, CONFLICT, [("Warning", "ResourceConflict")], id="conflict"),
         pytest.param(CONFLICT, CONFLICT, [], id="still"),
         pytest.param(None, ("Ready", True, "Configured"), [], id="ready"),

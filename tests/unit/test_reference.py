@@ -24,7 +24,7 @@ def constants(module) -> set[str]:
 
 
 def test_every_condition_reason_and_event_is_explained():
-    types = {conditions.READY, conditions.REDIS_AVAILABLE, conditions.QUEUE_STUCK}
+    types = {conditions.READY, conditions.REDIS_AVAILABLE, *conditions.ALERTS}
     assert constants(conditions) - types - NAMED == set()
     assert constants(events) - types - NAMED == set()
     assert all(f"| {kind} |" in TEXT for kind in types)

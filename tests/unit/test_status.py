@@ -33,6 +33,25 @@ def test_a_status_tells_who_holds_and_who_waits():
     assert [(one["pod"], one["position"]) for one in written["waitingLine"]] == [("waiter-1", 1), ("waiter-2", 2)]
 
 
+@pytest.mark.parametrize(
+    ("spec", "seen", "expected"),
+    [
+        ({}, {"pace": 2.0}, ["2.0s", "4.0s"]),
+        ({}, {"pace": 0.0}, [None, None]),
+        ({"state": "Paused"}, {"pace": 2.0}, [None, None]),
+        ({"limit": 0}, {"pace": 2.0}, [None, None]),
+        ({}, {"pace": 2.0, "reclaim_until": NOW + 5}, [None, None]),
+        ({"alerts": {"queueStuckAfter": "1s"}}, {"pace": 2.0}, [None, None]),
+    ],
+)
+def test_a_wait_is_expected_only_while_slots_are_granted(spec, seen, expected):
+    of = resource(**spec)
+    status = observed(
+        of, snapshot(of, holders=(holder(1),), waiters=(waiter(1, NOW - 50), waiter(2, NOW - 40)), **seen)
+    )
+    assert [one.expected_wait for one in status.waiting_line] == expected
+
+
 def test_what_is_written_reads_back_equal_so_that_a_quiet_status_is_not_written_again():
     seen = snapshot(API, holders=(holder(1),), waiters=(waiter(1, NOW - 1),))
     first = observed(API, seen, 0.0)
@@ -74,7 +93,7 @@ def test_while_redis_is_away_the_last_known_numbers_stay():
     assert conditions(status) == {
         "Ready": ("Unknown", "RedisUnavailable"),
         "RedisAvailable": ("False", "ConnectionFailed"),
-        "QueueStuck": ("Unknown", "RedisUnavailable"),
+        **dict.fromkeys(("QueueStuck", "LongWait", "HolderOverdue"), ("Unknown", "RedisUnavailable")),
     }
 
 

@@ -98,15 +98,12 @@ class Snapshot:
     """Until then nothing is granted and holders put back what a loss of data took; None: no reclaim is open."""
     position: int = 0
     """Place in the queue of the token that was asked for, 1 for the head; 0 if it does not wait."""
+    oldest_waiter_since: float | None = None
+    """Since when the longest waiting waits, named or not; None if nobody does."""
 
     def expected_wait(self, position: int) -> float | None:
         """Estimate the seconds until the waiter at a position is granted, from recent grants; None: no grants yet."""
         return position * self.pace if self.pace else None
-
-    @property
-    def oldest_waiter_since(self) -> float | None:
-        """Since when the longest waiting of the shown waiters waits; None if nobody does."""
-        return min((waiter.since for waiter in self.waiters), default=None)
 
 
 #: The numbers of the counters' field `tally`, in their order (see `prelude.lua`).
@@ -116,7 +113,7 @@ _TOTALS: Final = ("granted", "released", "expired", "abandoned", "left", "refuse
 
 def parse_snapshot(reply: Sequence[Any]) -> Snapshot:
     """Turn the reply of `inspect.lua` (see its header) into a `Snapshot`."""
-    now_ms, config, counters, held, holder_count, waiter_count, holders, waiters, identities, position = reply
+    now_ms, config, counters, held, holder_count, waiter_count, holders, waiters, identities, position, oldest = reply
     counts, stored = _pairs(counters), _pairs(config)
     counts.update(zip(_TALLY, counts.pop("tally", "").split(), strict=False))
     reclaim = int(stored.get("reclaim", 0))
@@ -159,6 +156,7 @@ def parse_snapshot(reply: Sequence[Any]) -> Snapshot:
         pace=int(counts.get("pace", 0)) / 1e6,
         reclaim_until=reclaim / 1000 if reclaim > now_ms else None,
         position=position,
+        oldest_waiter_since=(TICKET_EPOCH_MS + oldest) / 1000 if oldest else None,
     )
 
 

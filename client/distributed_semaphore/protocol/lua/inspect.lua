@@ -3,7 +3,8 @@
 -- ARGV   how many holders and waiters to name, a waiting token whose place is asked for (may be missing).
 -- Reply  now (ms), config and counters as flat lists, weight held, number of holders, number of waiters,
 --        holders { token, fence, expiry, ... } the longest holding first, waiters { token, score, ... } the head first,
---        identities { client, JSON, ... } of those named, place of the token (1: the head; 0: it does not wait).
+--        identities { client, JSON, ... } of those named, place of the token (1: the head; 0: it does not wait),
+--        ticket of the longest waiting (0: nobody waits): it may stand behind others of higher priority.
 --        A few commands for each one named, whatever the length of the queue.
 local call = redis.call
 local HOLDERS, QUEUE, GRANTS, IDENTITIES, COUNTERS = KEYS[1], KEYS[2], KEYS[4], KEYS[5], KEYS[6]
@@ -41,6 +42,19 @@ local waiters = most > 0 and call('ZRANGE', QUEUE, 0, most - 1, 'WITHSCORES') or
 for i = 1, #waiters, 2 do
   know(waiters[i])
 end
+
+-- Within a priority the first waits longest; so the first of each priority is looked at, of 16 at most.
+local STEP, oldest, from = 1099511627776, 0, '-inf'
+for _ = 1, 16 do
+  local score = call('ZRANGEBYSCORE', QUEUE, from, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)[2]
+  if not score then
+    break
+  end
+  local ticket = score % STEP
+  oldest = (oldest == 0 or ticket < oldest) and ticket or oldest
+  from = string.format('%d', score - ticket + STEP)
+end
+
 local identities = {}
 if #clients > 0 then
   for i, identity in ipairs(call('HMGET', IDENTITIES, unpack(clients))) do
@@ -56,5 +70,5 @@ local extra = string.match(call('HGET', COUNTERS, 'tally') or '0 0 0', '^%d+ %d+
 local config = call('HGETALL', string.sub(HOLDERS, 1, -8) .. 'config')
 return {
   now, config, counters, call('ZCARD', HOLDERS) + extra, holder_count, call('ZCARD', QUEUE), holders, waiters,
-  identities, place and place + 1 or 0,
+  identities, place and place + 1 or 0, oldest,
 }
