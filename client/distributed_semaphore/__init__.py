@@ -15,6 +15,7 @@ from distributed_semaphore._errors import (
     WouldWait,
     WrongRedis,
 )
+from distributed_semaphore._listeners import Watch, add_listener, remove_listener
 from distributed_semaphore._request import ReleaseOutcome, Slot
 from distributed_semaphore._statistics import Statistics
 from distributed_semaphore._sync import Semaphore
@@ -38,7 +39,10 @@ __all__ = [
     "State",
     "Statistics",
     "Unavailable",
+    "Watch",
     "WeightTooLarge",
     "WouldWait",
     "WrongRedis",
+    "add_listener",
+    "remove_listener",
 ]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 from distributed_semaphore._arguments import check_request, is_coroutine_function, refuse_generators
 from distributed_semaphore._base import EXPLANATION, BaseSemaphore
 from distributed_semaphore._errors import InvalidArgument, WouldWait
+from distributed_semaphore._listeners import observe
 from distributed_semaphore._request import ReleaseOutcome, Request, Slot
 from distributed_semaphore._statistics import Statistics, read_snapshot, statistics
 from distributed_semaphore.protocol.scripts import INSPECT, Call
@@ -49,6 +50,10 @@ class AsyncSemaphore(BaseSemaphore):
             InvalidArgument: an argument is outside its range.
         """
         check_request(timeout, weight, priority)
+        with observe(self.name, weight) as observation:
+            return observation.granted(await self._acquire(timeout, weight, priority))
+
+    async def _acquire(self, timeout: float | None, weight: int, priority: int) -> Slot:  # noqa: ASYNC109
         courier, session = self._connect()
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[Slot | SemaphoreError | None] = loop.create_future()

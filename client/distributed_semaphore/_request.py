@@ -8,12 +8,14 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from distributed_semaphore._errors import SlotLost
+from distributed_semaphore._listeners import tell_of_loss
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
 
     from distributed_semaphore._errors import SemaphoreError
+    from distributed_semaphore._listeners import Observation
     from distributed_semaphore._session import Session
 
 
@@ -75,6 +77,7 @@ class Slot:
     """
 
     __slots__ = (
+        "_observation",
         "_on_loss",
         "_reason",
         "_released",
@@ -99,6 +102,7 @@ class Slot:
         self._session = session
         self._reason = ""
         self._on_loss: Callable[[], None] | None = None
+        self._observation: Observation | None = None
         self._released = False
 
     @property
@@ -130,7 +134,9 @@ class Slot:
     def give_back(self, done: Callable[[ReleaseOutcome], None] | None = None) -> None:
         """Send the release on its way; `done` hears in the I/O thread what it has found."""
         otherwise = ReleaseOutcome.NOT_HELD if self._released else ReleaseOutcome.LOST
-        self._released = True
+        lost, self._released = self.lost, True
+        if self._observation and not self.inherited:
+            self._observation.ended(lost=lost)
 
         def heard(code: int) -> None:
             if done:
@@ -141,8 +147,16 @@ class Slot:
     def lose(self, reason: str) -> None:
         """Note the loss and tell whoever wanted to hear of it; called in the I/O thread."""
         self._reason = reason
+        if self._observation:
+            tell_of_loss(self._observation)
         if self._on_loss:
             self._on_loss()
+
+    def observe(self, observation: Observation) -> None:
+        """Have the end of the hold told."""
+        self._observation = observation
+        if self._reason:
+            tell_of_loss(observation)
 
     def watch(self, on_loss: Callable[[], None], loop: asyncio.AbstractEventLoop | None = None) -> None:
         """Have a callback run when the slot is lost, in an event loop or in the I/O thread; soon if it is."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 from distributed_semaphore._arguments import check_request, is_coroutine_function, refuse_generators
 from distributed_semaphore._base import EXPLANATION, BaseSemaphore
 from distributed_semaphore._errors import InvalidArgument, WouldWait
+from distributed_semaphore._listeners import observe
 from distributed_semaphore._request import ReleaseOutcome, Request, Slot
 from distributed_semaphore._statistics import Statistics, read_snapshot, statistics
 from distributed_semaphore.protocol.scripts import INSPECT, Call
@@ -51,6 +52,10 @@ class Semaphore(BaseSemaphore):
             InvalidArgument: an argument is outside its range.
         """
         check_request(timeout, weight, priority)
+        with observe(self.name, weight) as observation:
+            return observation.granted(self._acquire(timeout, weight, priority))
+
+    def _acquire(self, timeout: float | None, weight: int, priority: int) -> Slot:
         courier, session = self._connect()
         answer: Future[Slot | SemaphoreError] = Future()
         request = Request(weight, priority, may_wait=timeout != 0, done=answer.set_result)

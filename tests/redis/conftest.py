@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from redis.asyncio import Redis
 
+from distributed_semaphore import AsyncSemaphore, Semaphore
 from distributed_semaphore.protocol import Config, declare
+from distributed_semaphore.protocol import inspect as inspect_semaphore
 from distributed_semaphore.protocol.scripts import APPLY, RENEW, Call, Keys, run
 from distributed_semaphore.testing import RedisServer, find_servers
 
@@ -39,6 +42,21 @@ async def redis(server: RedisServer) -> AsyncIterator[Redis]:
 def name() -> str:
     """A semaphore that no other test uses."""
     return f"tests/semaphore-{next(_numbers)}"
+
+
+Twin = AsyncSemaphore | Semaphore
+
+
+@pytest.fixture(params=[AsyncSemaphore, Semaphore])
+async def twin(server: RedisServer, redis: Redis, name: str, request: pytest.FixtureRequest) -> Twin:
+    """Each of the twins, on a semaphore with limit 2 and a lease of 2 s."""
+    await inspect_semaphore(redis, name)  # so that the server has the script, as where an operator looks
+    return request.param(name, redis=server.url, limit=2, lease=2)
+
+
+async def said(answer: Any) -> Any:
+    """Give what either twin answers."""
+    return await answer if inspect.isawaitable(answer) else answer
 
 
 class Process:

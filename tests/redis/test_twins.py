@@ -10,28 +10,15 @@ import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.redis.conftest import Twin, said
 
 from distributed_semaphore import AcquireTimeout, AsyncSemaphore, InvalidArgument, ReleaseOutcome, Semaphore, WouldWait
 from distributed_semaphore.protocol import Config, Keys, declare
-from distributed_semaphore.protocol import inspect as inspect_semaphore
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
     from distributed_semaphore import Slot
-    from distributed_semaphore.testing import RedisServer
-
-Twin = AsyncSemaphore | Semaphore
-
-
-@pytest.fixture(params=[AsyncSemaphore, Semaphore])
-async def twin(server: RedisServer, redis: Redis, name: str, request: pytest.FixtureRequest) -> Twin:
-    await inspect_semaphore(redis, name)  # so that the server has the script, as where an operator looks
-    return request.param(name, redis=server.url, limit=2, lease=2)
-
-
-async def said(answer: Any) -> Any:
-    return await answer if inspect.isawaitable(answer) else answer
 
 
 async def test_who_may_not_wait_is_told_apart_from_who_has_waited(twin: Twin) -> None:
