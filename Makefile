@@ -9,7 +9,7 @@ export UV_SYSTEM_CERTS ?= true
 export PYTHONPATH := hack
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test lint format unit redis cluster bench bench-peers crd charts image clean
+.PHONY: help venv demo test lint types format unit redis cluster bench bench-peers crd charts image clean
 
 help: ## List the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  \033[1m%-11s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -26,7 +26,7 @@ venv: .venv/installed ## Make the virtual environment with everything in it
 demo: venv ## Show the main job end to end: kubectl, operator, workers, a crash, a stuck queue (KEEP=1 leaves it running)
 	@$(BIN)/python -m demo $(if $(KEEP),--keep)
 
-test: lint redis-server ## Run everything that CI runs: style, and all tests side by side
+test: lint types redis-server ## Run everything that CI runs: style, and all tests side by side
 	$(BIN)/python -m controlplane build kube-apiserver kube-controller-manager kubectl etcd helm
 	$(BIN)/pytest -n 3 --dist loadfile tests
 
@@ -35,6 +35,9 @@ lint: venv ## Check style, types and import arrows
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy client/distributed_semaphore operator/semaphore_operator hack benchmarks
 	$(BIN)/lint-imports
+
+types: venv ## Check that the client's public types are complete (pyright, which comes from npm at the first run)
+	PATH=$(BIN):$$PATH $(BIN)/pyright --verifytypes distributed_semaphore --ignoreexternal
 
 format: venv ## Format the code
 	$(BIN)/ruff check --fix .

@@ -18,8 +18,8 @@ from distributed_semaphore._listeners import Watch, add_listener, remove_listene
 
 try:
     from opentelemetry import context, metrics, trace
-except ImportError as error:
-    raise ImportError("spans take OpenTelemetry's API: pip install 'distributed-semaphore[otel]'") from error
+except ImportError:
+    raise ImportError("spans take OpenTelemetry's API: pip install 'distributed-semaphore[otel]'") from None
 
 if TYPE_CHECKING:
     from collections.abc import Callable

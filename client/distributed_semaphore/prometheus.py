@@ -15,10 +15,10 @@ from distributed_semaphore._listeners import Watch, add_listener, remove_listene
 
 try:
     from prometheus_client import REGISTRY, Counter, Gauge, Histogram
-except ImportError as error:
+except ImportError:
     raise ImportError(
         "metrics take the prometheus-client package: pip install 'distributed-semaphore[prometheus]'"
-    ) from error
+    ) from None
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
 from urllib.parse import unquote, urlsplit
 
 from redis.asyncio import Redis, RedisCluster, Sentinel
@@ -31,7 +31,7 @@ CONNECT_TIMEOUT: Final = 2.0
 SENTINEL_PORT: Final = 26379
 FORMS: Final = "redis://host:6379/0, rediss://, unix://, redis+sentinel://host,host/service, redis+cluster://host,host"
 
-AnyRedis = Redis | RedisCluster
+AnyRedis: TypeAlias = Redis | RedisCluster
 
 
 def redis_url(given: str | None) -> str:

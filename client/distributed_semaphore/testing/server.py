@@ -61,9 +61,9 @@ class RedisServer:
     """
 
     def __init__(self, binary: Path | str | None = None, args: Sequence[str] = (), port: int | None = None) -> None:
-        self.binary = Path(binary) if binary else _default_binary()
-        self.args = tuple(args)
-        self.port = port or _free_port()
+        self.binary: Path = Path(binary) if binary else _default_binary()
+        self.args: tuple[str, ...] = tuple(args)
+        self.port: int = port or _free_port()
         self._process: subprocess.Popen[bytes] | None = None
         self._folder: tempfile.TemporaryDirectory[str] | None = None
 
