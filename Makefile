@@ -9,7 +9,7 @@ export UV_SYSTEM_CERTS ?= true
 export PYTHONPATH := hack
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test lint types format unit redis cluster bench bench-peers crd charts image clean
+.PHONY: help venv demo test lint types format unit redis pythons cluster bench bench-peers crd charts image clean
 
 help: ## List the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  \033[1m%-11s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -51,6 +51,14 @@ redis: venv redis-server ## Test protocol and client on real servers
 
 cluster: venv ## Test operator and charts on a real API server, with real kubectl and helm
 	$(BIN)/pytest tests/cluster
+
+PYTHONS ?= 3.12 3.13 3.14
+pythons: venv redis-server ## Test the client on other Pythons (PYTHONS="3.12 3.14 /path/to/python": those that are here)
+	for python in $(PYTHONS); do \
+	  $(BIN)/uv venv --quiet --clear --python $$python .venv/other \
+	  && $(BIN)/uv pip install --quiet --python .venv/other/bin/python -e '.[dev]' \
+	  && .venv/other/bin/python -VV && .venv/other/bin/python -m pytest -n 2 tests/unit tests/redis || exit 1; \
+	done
 
 .PHONY: redis-server
 redis-server: # Debian's Redis beside the embedded Valkey, where it can be installed
