@@ -9,10 +9,10 @@ export UV_SYSTEM_CERTS ?= true
 export PYTHONPATH := hack
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test lint types format unit redis pythons cluster bench bench-peers crd charts image clean
+.PHONY: help venv demo test lint types format unit redis pythons cluster bench bench-peers bench-operator crd charts image clean
 
 help: ## List the targets
-	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  \033[1m%-11s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  \033[1m%-14s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 venv: .venv/installed ## Make the virtual environment with everything in it
 
@@ -72,6 +72,9 @@ bench: venv ## Measure what we promise, beside the designs of the article (bench
 
 bench-peers: venv ## Measure public libraries beside ours, each installed in an environment of its own (benchmarks/results)
 	$(BIN)/python -m benchmarks peers
+
+bench-operator: venv ## Measure the operator with 5,000 resources on a real API server (benchmarks/results)
+	$(BIN)/python -m benchmarks operator --check
 
 crd: venv ## Generate the CRD from the models, and the charts' copy of it
 	$(BIN)/python -m semaphore_operator.crd
