@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Final
 from semaphore_operator.conditions import ALERTS, READY, RESOURCE_CONFLICT, STUCK, WANTED
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
     from semaphore_operator.models import Condition, Resource
 
 CONFIG_RESTORED: Final = "ConfigRestored"
+RECLAIM_OPENED: Final = "ReclaimOpened"
+ENTRIES_REPAIRED: Final = "EntriesRepaired"
 KEYS_LEFT: Final = "KeysLeft"
 
 
@@ -57,6 +59,29 @@ def config_restored() -> Announcement:
         message="Redis had lost the configuration (flushed, or restarted empty?); it was written again. Living holders "
         "put their slots back; nothing else is granted until one lease has passed",
         action="Configure",
+    )
+
+
+def reclaim_opened() -> Announcement:
+    """Say that another run of Redis may have lost the last writes."""
+    return Announcement(
+        warning=True,
+        reason=RECLAIM_OPENED,
+        message="Redis was restarted, or another server took its place, and may have lost the last grants. Living "
+        "holders put their slots back; nothing else is granted until one lease has passed",
+        action="Configure",
+    )
+
+
+def entries_repaired(repairs: Mapping[str, int]) -> Announcement:
+    """Say that keys in Redis disagreed; no script leaves them so."""
+    kinds = ", ".join(f"{kind}: {number}" for kind, number in sorted(repairs.items()))
+    return Announcement(
+        warning=True,
+        reason=ENTRIES_REPAIRED,
+        message=f"keys in Redis that disagreed were put right ({kinds}): changed by hand, evicted (maxmemory-policy "
+        "must be noeviction), or restored from an old dump? If not, please report it as a fault",
+        action="Audit",
     )
 
 

@@ -16,6 +16,7 @@ from prometheus_client.registry import Collector
 
 from distributed_semaphore.protocol.snapshot import WAIT_BUCKETS_MS
 from semaphore_operator import __version__
+from semaphore_operator.record import REPAIRS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -102,6 +103,18 @@ class Metrics(Collector):
         yield CounterMetricFamily(
             "semaphore_operator_configs_restored", "Configs that Redis had lost", value=record.restored
         )
+        yield CounterMetricFamily(
+            "semaphore_operator_reclaims_opened", "Reclaims opened as Redis was restarted", value=record.reopened
+        )
+        yield GaugeMetricFamily(
+            "semaphore_operator_leftovers", "Semaphores in Redis without resource", value=record.leftovers
+        )
+        repairs = CounterMetricFamily(
+            "semaphore_operator_repairs", f"Entries put right; kind is one of {', '.join(REPAIRS)}", labels=("kind",)
+        )
+        for kind in REPAIRS:
+            repairs.add_metric((kind,), record.repaired[kind])
+        yield repairs
         errors = CounterMetricFamily(
             "semaphore_operator_errors", "Failures; kind is redis, kube, watch or sweep", labels=("kind",)
         )

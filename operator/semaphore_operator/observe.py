@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from distributed_semaphore.protocol import Snapshot, inspect, reap
+from distributed_semaphore.protocol import Snapshot, audit, inspect, reap
 from semaphore_operator.models import NAMED
 from semaphore_operator.reconcile import write
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from distributed_semaphore.protocol.address import AnyRedis
     from semaphore_operator.models import Resource
     from semaphore_operator.registry import Registry
+    from semaphore_operator.runs import Runs
 
 log = logging.getLogger(__name__)
 
@@ -26,25 +28,34 @@ ROUNDS: Final = 20
 """Calls of `reap` in a row that a sweep makes for one semaphore; the next sweep goes on."""
 
 
-async def observe(
-    redis: AnyRedis, resources: Sequence[Resource], registry: Registry, epoch: int
-) -> tuple[list[Snapshot | Exception], list[Resource]]:
-    """Look at the semaphores of these resources, after housekeeping, and write the configs that differ.
+@dataclass(slots=True)
+class Look:
+    """What a look at some semaphores has shown, and what had to be put right."""
+
+    found: list[Snapshot | Exception]
+    """For each resource its snapshot, or why there is none."""
+    lost: list[Resource]
+    """Resources whose config Redis had lost."""
+    reopened: list[Resource]
+    """Resources whose holders may put back what a restarted server may have lost."""
+    repairs: dict[str, dict[str, int]]
+    """Repairs of each kind (see `audit.lua`), by semaphore."""
+
+
+async def observe(redis: AnyRedis, resources: Sequence[Resource], registry: Registry, runs: Runs, epoch: int) -> Look:
+    """Look at the semaphores of these resources, after audit and housekeeping, and write the configs that differ.
 
     A few round trips for all of them, and two for each config that is written.
-
-    Returns:
-        For each resource its snapshot, or why there is none; and the resources whose config Redis had lost.
 
     Raises:
         redis.exceptions.RedisError, OSError: Redis does not answer.
     """
     names = [resource.semaphore for resource in resources]
-    await _keep_house(redis, names)
-    found = await inspect(redis, names, NAMED)
-    lost = []
+    reopened = await runs.note(redis, resources)  # first: housekeeping grants
+    repairs = await _keep_house(redis, names)
+    look = Look(await inspect(redis, names, NAMED), [], reopened, repairs)
     for i, resource in enumerate(resources):
-        seen = found[i]
+        seen = look.found[i]
         config = seen.config if isinstance(seen, Snapshot) else None
         known = registry.get(resource.uid)
         gone = known is None or known.deleted is not None  # its config is missing because it was taken away
@@ -56,21 +67,25 @@ async def observe(
         except (RedisConnectionError, RedisTimeoutError):
             raise
         except RedisError as error:  # this semaphore's keys only
-            found[i] = error
+            look.found[i] = error
             continue
         if written:
+            runs.forget(resource.uid)
             if isinstance(seen, Snapshot) and config is None and was_written:
-                lost.append(resource)
-            [found[i]] = await inspect(redis, [resource.semaphore], NAMED)
-    return found, lost
+                look.lost.append(resource)
+            [look.found[i]] = await inspect(redis, [resource.semaphore], NAMED)
+    return look
 
 
-async def _keep_house(redis: AnyRedis, names: Sequence[str]) -> None:
-    """Take back expired slots and grant, in as many rounds as it takes."""
-    behind = names
+async def _keep_house(redis: AnyRedis, names: Sequence[str]) -> dict[str, dict[str, int]]:
+    """Audit, take back expired slots and grant, in as many rounds as it takes; give the repairs of each semaphore."""
+    audited = await audit(redis, names)
+    repairs = {name: repaired for name, (_, repaired) in zip(names, audited, strict=True) if repaired}
+    behind = [name for name, (again, _) in zip(names, audited, strict=True) if again]
     for _ in range(ROUNDS):
         if not behind:
-            return
+            return repairs
         more = await reap(redis, behind)
         behind = [name for name, again in zip(behind, more, strict=True) if again]
     log.warning("housekeeping goes on in the next sweep: %s", ", ".join(behind[:5]))
+    return repairs

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from distributed_semaphore.protocol import Snapshot
     from semaphore_operator.models import Resource, Status
 
+REPAIRS: Final = ("token", "ungranted", "unheld", "identity", "extra", "fence")
+"""Kinds of repairs that an audit makes (see `audit.lua`)."""
 log = logging.getLogger("semaphore_operator")
 
 
@@ -41,6 +44,10 @@ class Record:
     sweeps: int = 0
     patches: int = 0
     restored: int = 0
+    reopened: int = 0
+    repaired: Counter[str] = field(default_factory=lambda: Counter(dict.fromkeys(REPAIRS, 0)))
+    """Repairs of the audit, by kind."""
+    leftovers: int = 0
     errors: dict[str, int] = field(default_factory=lambda: {"redis": 0, "kube": 0, "watch": 0, "sweep": 0})
     _said: dict[str, str] = field(default_factory=dict)
 

@@ -17,12 +17,14 @@ from typing import TYPE_CHECKING, Final
 from redis.exceptions import RedisError
 
 from distributed_semaphore.protocol import Snapshot
-from semaphore_operator.events import config_restored
+from semaphore_operator.events import config_restored, entries_repaired, reclaim_opened
 from semaphore_operator.kube import KubeError
+from semaphore_operator.leftovers import Leftovers
 from semaphore_operator.observe import observe
 from semaphore_operator.publish import Publisher
 from semaphore_operator.reconcile import withdraw
 from semaphore_operator.record import Record, Seen
+from semaphore_operator.runs import Runs
 from semaphore_operator.status import clean, conflicting, observed, unobserved
 from semaphore_operator.store import Store
 
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from semaphore_operator.events import Announcement
     from semaphore_operator.kube import Kube
     from semaphore_operator.models import Resource
+    from semaphore_operator.observe import Look
     from semaphore_operator.registry import Registry
     from semaphore_operator.settings import Settings
 
@@ -60,6 +63,8 @@ class Sweep:
         self._record = record
         self._store = Store(settings)
         self._publisher = Publisher(kube, registry, record, settings.patch)
+        self._runs = Runs()
+        self._leftovers = Leftovers(settings.namespaces)
         self._list_at = 0.0
         self._discovered = False
         self._redis_failures = 0
@@ -121,6 +126,7 @@ class Sweep:
             await self._list()
         resources = self._registry.all()
         await self._look(resources)
+        await self._look_for_leftovers()
         for uid in self._record.seen.keys() - self._registry.uids():
             self._drop(uid)
         record = self._record
@@ -129,6 +135,15 @@ class Sweep:
         record.sweeps += 1
         if self._discovered:
             self.listed.set()
+
+    async def _look_for_leftovers(self) -> None:
+        if self._record.redis_up and self._record.kube_up:
+            try:
+                await self._leftovers.look(await self._store.redis(), self._registry)
+            except (RedisError, OSError, ValueError) as error:
+                self._record.failed("redis", f"leftovers cannot be looked for: {clean(error)}")
+            else:
+                self._record.leftovers = len(self._leftovers.names)
 
     async def _some(self, uids: set[str]) -> None:
         found = {uid: self._registry.get(uid) for uid in uids}
@@ -139,6 +154,7 @@ class Sweep:
     def _drop(self, uid: str) -> None:
         self._record.seen.pop(uid, None)
         self._publisher.forget(uid)
+        self._runs.forget(uid)
 
     async def _list(self) -> None:
         before = self._registry.uids()
@@ -192,13 +208,10 @@ class Sweep:
         await self._publisher.publish(fresh)
 
     async def _observe(self, redis: AnyRedis, batch: Sequence[Resource], now: datetime) -> list[Seen]:
-        found, lost = await observe(redis, batch, self._registry, self._settings.epoch)
-        for resource in lost:
-            self._record.restored += 1
-            log.warning("%s: Redis had lost the configuration; it was written again", resource.semaphore)
-            self._announced(resource, config_restored())
+        look = await observe(redis, batch, self._registry, self._runs, self._settings.epoch)
+        self._tell(look, batch)
         seen = []
-        for resource, each in zip(batch, found, strict=True):
+        for resource, each in zip(batch, look.found, strict=True):
             if isinstance(each, Snapshot):
                 status = observed(resource, each, self._throughput(resource.uid, each))
                 seen.append(Seen(resource, each, status))
@@ -209,6 +222,22 @@ class Sweep:
                     log.error("%s cannot be read or written in Redis: %s", resource.semaphore, clean(each))
                 seen.append(Seen(resource, None, unobserved(resource, each, self._store.address, now)))
         return seen
+
+    def _tell(self, look: Look, batch: Sequence[Resource]) -> None:
+        """Count and announce what was put right."""
+        for resource in look.lost:
+            self._record.restored += 1
+            log.warning("%s: Redis had lost the configuration; it was written again", resource.semaphore)
+            self._announced(resource, config_restored())
+        for resource in look.reopened:
+            self._record.reopened += 1
+            log.warning("%s: another run of Redis; holders have a lease to put slots back", resource.semaphore)
+            self._announced(resource, reclaim_opened())
+        for resource in batch:
+            if repairs := look.repairs.get(resource.semaphore):
+                self._record.repaired.update(repairs)
+                log.warning("%s: keys that disagreed were put right: %s", resource.semaphore, repairs)
+                self._announced(resource, entries_repaired(repairs))
 
     def _throughput(self, uid: str, snapshot: Snapshot) -> float | None:
         earlier = self._record.seen.get(uid)

@@ -308,6 +308,23 @@ async def test_a_lost_config_comes_back_and_nobody_loses_a_slot(
         await until(lambda: waiting.holding == 1)
 
 
+async def test_keys_that_disagree_are_put_right_and_told(
+    mine: Resources, semaphore: AsyncSemaphore, redis: Redis, operator: OperatorProcess
+) -> None:
+    mine.apply("api", limit=2)
+    mine.ready("api")
+    prefix = Keys.of(semaphore.name).prefix
+    counted = operator.metrics("semaphore_operator_repairs_total")
+    async with semaphore as slot:
+        await redis.zadd(prefix + "grants", {"gone.1.1": 7})
+        await until(lambda: [reason for _, reason, _ in mine.events("api")] == ["EntriesRepaired"])
+        assert "put right (unheld: 1): changed by hand" in mine.events("api")[0][2]
+        await until(lambda: [one["fence"] for one in mine.status("api")["heldBy"]] == [slot.fence])
+        assert not slot.lost
+    after = operator.metrics("semaphore_operator_repairs_total")
+    assert {kind: after[kind] - counted[kind] for kind in after if after[kind] != counted[kind]} == {("unheld",): 1}
+
+
 async def test_a_key_of_another_type_stops_one_semaphore_and_no_other(mine: Resources, redis: Redis) -> None:
     mine.apply("broken", limit=1)
     mine.apply("sound", limit=1)

@@ -9,7 +9,19 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.redis.conftest import Process
 
-from distributed_semaphore.protocol import Config, Keys, State, declare, forget, inspect, reap, revoke
+from distributed_semaphore.protocol import (
+    Config,
+    Keys,
+    State,
+    audit,
+    declare,
+    evict,
+    forget,
+    inspect,
+    mark,
+    reap,
+    revoke,
+)
 from distributed_semaphore.protocol.scripts import APPLY, SCRIPTS, Call, run
 from distributed_semaphore.protocol.snapshot import TICKET_EPOCH_MS
 
@@ -598,6 +610,109 @@ async def test_the_longest_waiting_is_found_behind_others_of_higher_priority(pro
     [snapshot] = await inspect(redis, [name], 2)
     assert [waiter.priority for waiter in snapshot.waiters] == [8000, 3]
     assert snapshot.oldest_waiter_since == TICKET_EPOCH_MS / 1000 + 7
+
+
+async def test_an_audit_finds_nothing_where_only_scripts_have_worked(processes, redis, name):
+    alice, bob, carol = processes
+    first, second = await fill(alice)
+    await queue(bob, 2)
+    heavy = carol.token(weight=2)
+    await carol.ask(heavy)
+    assert await audit(redis, [name]) == [(False, {})]
+    for token in (first, second):
+        await alice.release(token)
+    assert await audit(redis, [name]) == [(False, {})]
+    for holder in (await shown(redis, name)).holders:
+        await bob.release(holder.token)
+    assert {holder.token for holder in (await shown(redis, name)).holders} == {heavy}
+    assert await audit(redis, [name]) == [(False, {})]
+
+
+async def test_an_audit_puts_right_whatever_disagrees(processes, redis, name):
+    alice, bob, _ = processes
+    first, _second = await fill(alice)
+    [waiting] = await queue(bob, 1)
+    prefix = alice.keys.prefix
+    await redis.zrem(prefix + "grants", first)
+    await redis.zadd(prefix + "grants", {"gone.1.1": 9 * 10**15})
+    await redis.hset(prefix + "identities", "gone", "{}")
+    await redis.zadd(prefix + "queue", {"by hand": 1})
+    tally = (await redis.hget(prefix + "counters", "tally")).split()
+    await redis.hset(prefix + "counters", "tally", " ".join([*tally[:2], "7", *tally[3:]]))
+    assert await audit(redis, [name]) == [
+        (False, {"token": 1, "unheld": 1, "ungranted": 1, "identity": 1, "extra": 1}),
+    ]
+    assert await audit(redis, [name]) == [(False, {})]
+    snapshot = await shown(redis, name)
+    assert (snapshot.held, snapshot.holder_count, snapshot.waiter_count) == (2, 2, 1)
+    assert (await alice.ask(first, "?"))[0] == GRANTED
+    await alice.release(first)
+    assert waiting in {holder.token for holder in (await shown(redis, name)).holders}
+
+
+async def test_an_audit_removes_holders_that_are_no_tokens_and_grants_what_they_held(processes, redis, name):
+    alice, bob, _ = processes
+    await fill(alice, 1)
+    await redis.zadd(alice.keys.prefix + "holders", {"by hand": 10**14})
+    [waiting] = await queue(bob, 1)
+    assert await audit(redis, [name]) == [(False, {"token": 1})]
+    assert waiting in {holder.token for holder in (await shown(redis, name)).holders}
+
+
+async def test_an_audit_keeps_fences_rising_after_a_restore_from_an_old_dump(processes, redis, name):
+    alice, _, _ = processes
+    [held] = await fill(alice, 1)
+    await redis.zadd(alice.keys.prefix + "grants", {held: 5 * 10**15})
+    assert await audit(redis, [name]) == [(False, {"fence": 1})]
+    assert (await alice.ask(alice.token()))[1] == 5 * 10**15 + 1
+
+
+async def test_a_server_that_was_restarted_lets_holders_put_back_what_it_may_have_lost(processes, redis, name):
+    """The config has survived, in an old dump or a replica, and a slot has not."""
+    alice, bob, _ = processes
+    [held] = await fill(alice, 1)
+    expiry = (await shown(redis, name)).server_time * 1000 + 2000
+    assert await mark(redis, [(name, "uid", 2000), ("tests/none", "uid", 1)], "first") == [1, 0], "nothing of before"
+    assert await mark(redis, [(name, "uid", 2000)], "first") == [1]
+    for key in ("holders", "grants"):
+        await redis.zrem(alice.keys.prefix + key, held)
+    assert await mark(redis, [(name, "another", 2000)], "second") == [0]
+    assert await mark(redis, [(name, "uid", 2000)], "second") == [2]
+    assert await mark(redis, [(name, "uid", 2000)], "second") == [1]
+    assert (await bob.ask(bob.token()))[0] == QUEUED
+    assert (await alice.renew(claims=((held, 1, round(expiry)),)))[3] == []
+    snapshot = await shown(redis, name)
+    assert [holder.token for holder in snapshot.holders] == [held]
+    assert snapshot.reclaim_until is not None
+
+
+async def test_the_slots_and_places_of_one_pod_are_taken_away(processes, redis, name):
+    alice, bob, carol = processes
+    await alice.renew(identity='{"pod":"a","namespace":"n","uid":"u-1"}')
+    await bob.renew(identity='{"pod":"b","namespace":"n","uid":"u-2"}')
+    await fill(alice)
+    await queue(alice, 3)
+    [waiting] = await queue(bob, 1)
+    await queue(carol, 1)
+    assert await evict(redis, name, "uid", "u-3") == (0, 0)
+    assert await evict(redis, name, "pod", "a", "another") == (0, 0)
+    assert await evict(redis, name, "uid", "u-1") == (2, 3)
+    assert await alice.message() == "r"
+    snapshot = await shown(redis, name)
+    assert waiting in {holder.token for holder in snapshot.holders}
+    assert (snapshot.holder_count, snapshot.waiter_count, snapshot.counters.revoked) == (2, 0, 2)
+
+
+async def test_a_pod_with_more_slots_than_one_call_looks_at_loses_them_all(redis, name):
+    await declare(redis, name, Config(limit=3001, lease_ms=60_000, uid="uid", generation=1))
+    made = [Process(redis, name, client) for client in ("stays", "goes")]
+    for process in made:
+        await process.renew(identity=f'{{"uid":"{process.client}"}}')
+        await process.apply(acquire=tuple((process.token(), "", 0) for _ in range(1500)))
+    last = made[0].token()
+    await made[0].ask(last)
+    assert await evict(redis, name, "uid", "goes") == (1500, 0)
+    assert (await shown(redis, name)).holder_count == 1501
 
 
 async def test_waits_are_counted_by_length_and_grants_by_pace(processes, redis, name):

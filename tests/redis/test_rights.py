@@ -11,7 +11,7 @@ import pytest
 from redis.exceptions import NoPermissionError, ResponseError
 
 from distributed_semaphore import AsyncSemaphore, Closed, Unavailable
-from distributed_semaphore.protocol import Config, Keys, declare, forget, inspect, reap, revoke
+from distributed_semaphore.protocol import Config, Keys, audit, declare, evict, forget, inspect, mark, reap, revoke
 from distributed_semaphore.protocol.scripts import SCRIPTS, declare_call, run
 
 if TYPE_CHECKING:
@@ -93,6 +93,10 @@ async def test_the_operator_works_with_the_documented_rights(server, redis, name
         assert await declare(connection, name, Config(limit=2, lease_ms=1000, uid="uid", generation=2))
         await redis.zadd(Keys.of(name).prefix + "clients", {"silent": 1})
         assert await reap(connection, [name]) == [False]
+        assert await audit(connection, [name]) == [(False, {})]
+        assert await mark(connection, [(name, "uid", 1)], (await connection.info("server"))["run_id"]) == [1]
+        assert await evict(connection, name, "uid", "none") == (0, 0)
+        await connection.scan(0, match="sem:*")
         [snapshot] = await inspect(connection, [name])
         assert snapshot.held == 1
         assert await forget(connection, name, "uid") == 1

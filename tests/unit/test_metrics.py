@@ -1,14 +1,18 @@
 from __future__ import annotations
 
+import re
+from importlib.resources import files
+
 import pytest
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 from tests.unit.factories import NOW, holder, resource, snapshot, waiter
 
+from distributed_semaphore import protocol
 from distributed_semaphore.protocol import Counters
 from semaphore_operator.metrics import Metrics
-from semaphore_operator.record import Record, Seen
+from semaphore_operator.record import REPAIRS, Record, Seen
 from semaphore_operator.status import observed
 
 LABELS = {"namespace": "payments", "name": "licensed-api"}
@@ -58,6 +62,13 @@ def test_waits_are_a_histogram_of_all_processes(record):
     assert value(record, "semaphore_wait_seconds_bucket", le="0.004") == 3
     assert value(record, "semaphore_wait_seconds_count") == 3
     assert value(record, "semaphore_wait_seconds_sum") == 4.5
+
+
+def test_every_kind_of_repair_has_its_series_from_the_start():
+    source = files(protocol).joinpath("lua", "audit.lua").read_text("utf-8")
+    assert set(re.findall(r"repaired\('(\w+)'", source)) == set(REPAIRS)
+    shown = {labels[0][1] for name, *labels in samples(Record()) if name == "semaphore_operator_repairs_total"}
+    assert shown == set(REPAIRS)
 
 
 def test_no_series_outlives_its_resource(record):

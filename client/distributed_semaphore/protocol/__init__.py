@@ -6,7 +6,19 @@ knows neither the client's API nor the operator; both build on it.
 
 from distributed_semaphore.protocol.config import Config, State
 from distributed_semaphore.protocol.keys import Keys, SemaphoreName
-from distributed_semaphore.protocol.scripts import SCRIPTS, Script, declare, find, forget, inspect, reap, revoke
+from distributed_semaphore.protocol.scripts import (
+    SCRIPTS,
+    Script,
+    audit,
+    declare,
+    evict,
+    find,
+    forget,
+    inspect,
+    mark,
+    reap,
+    revoke,
+)
 from distributed_semaphore.protocol.snapshot import Counters, Holder, Snapshot, Waiter, parse_snapshot
 
 __all__ = [
@@ -20,10 +32,13 @@ __all__ = [
     "Snapshot",
     "State",
     "Waiter",
+    "audit",
     "declare",
+    "evict",
     "find",
     "forget",
     "inspect",
+    "mark",
     "parse_snapshot",
     "reap",
     "revoke",

@@ -70,8 +70,11 @@ REAP: Final = Script("reap")
 DECLARE: Final = Script("declare")
 REVOKE: Final = Script("revoke")
 FORGET: Final = Script("forget")
+AUDIT: Final = Script("audit")
+EVICT: Final = Script("evict")
+MARK: Final = Script("mark")
 INSPECT: Final = Script("inspect")
-SCRIPTS: Final = (APPLY, RENEW, REAP, DECLARE, REVOKE, FORGET, INSPECT)
+SCRIPTS: Final = (APPLY, RENEW, REAP, DECLARE, REVOKE, FORGET, INSPECT, AUDIT, EVICT, MARK)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,9 +100,8 @@ async def run(redis: AnyRedis, calls: Sequence[Call]) -> list[Any]:
     cluster = isinstance(redis, RedisCluster)
 
     async def exchange(commands: Sequence[list[str | int]]) -> list[Any]:
-        if cluster and commands[0][0] == "SCRIPT":  # has no key that would say which node
-            nodes = RedisCluster.PRIMARIES
-            return [await redis.execute_command("SCRIPT LOAD", text, target_nodes=nodes) for _, _, text in commands]
+        if cluster and commands[0][0] == "SCRIPT":  # on every node; a pipeline would send it to one
+            return [await redis.execute_command(*command) for command in commands]
         pipeline = redis.pipeline(transaction=False)
         for command in commands:
             pipeline.execute_command(*command)
@@ -202,6 +204,45 @@ async def find(redis: AnyRedis, name: str, field: str, value: str) -> list[str]:
     return found
 
 
+async def evict(redis: AnyRedis, name: str, field: str, value: str, namespace: str = "") -> tuple[int, int]:
+    """Take slots and places away from the processes whose identity has this value in a field: pod, uid.
+
+    Args:
+        redis: where.
+        name: the semaphore's name.
+        field: of the identity.
+        value: what it must be.
+        namespace: of the pod, unless any will do.
+
+    Returns:
+        How many slots and how many places were taken away.
+    """
+    keys, slots, places, following = Keys.of(name), 0, 0, 0
+    while True:
+        [reply] = await run(redis, [Call(EVICT, keys, [field, value, namespace, following])])
+        freed, left, following = map(int, _checked(reply))
+        slots, places = slots + freed, places + left
+        if not following:
+            break
+    await _settle(redis, name)
+    return slots, places
+
+
+async def mark(redis: AnyRedis, calls: Sequence[tuple[str, str, int]], run_id: str) -> list[int]:
+    """Note the run of the server with each config, in one round trip; where it was another before, open a reclaim.
+
+    Args:
+        redis: where.
+        calls: name, uid and length of the reclaim (ms) of each.
+        run_id: the server's `run_id`.
+
+    Returns:
+        For each 2 if a reclaim was opened, 1 if it was noted, 0 if there is no config of this uid, or it failed.
+    """
+    replies = await run(redis, [Call(MARK, Keys.of(name), [uid, run_id, ms]) for name, uid, ms in calls])
+    return [0 if isinstance(reply, RedisError) else int(reply) for reply in replies]
+
+
 async def inspect(redis: AnyRedis, names: Sequence[str], top: int = 10) -> list[Snapshot | Exception]:
     """Look at semaphores in one round trip, naming at most `top` holders and waiters of each.
 
@@ -229,6 +270,22 @@ async def reap(redis: AnyRedis, names: Sequence[str]) -> list[bool]:
     """
     replies = await run(redis, [Call(REAP, Keys.of(name)) for name in names])
     return [not isinstance(reply, RedisError) and bool(reply[0][MORE]) for reply in replies]
+
+
+async def audit(redis: AnyRedis, names: Sequence[str]) -> list[tuple[bool, dict[str, int]]]:
+    """Do what `reap` does, after keys that disagree have been put right (see `audit.lua`), in one round trip.
+
+    Returns:
+        For each semaphore, whether it should be called again, and how many repairs of each kind were made.
+    """
+    replies = await run(redis, [Call(AUDIT, Keys.of(name)) for name in names])
+    return [(False, {}) if isinstance(reply, RedisError) else _audited(reply) for reply in replies]
+
+
+def _audited(reply: Any) -> tuple[bool, dict[str, int]]:
+    head, repairs = reply
+    kinds = [kind.decode() if isinstance(kind, bytes) else str(kind) for kind in repairs[::2]]
+    return bool(head[MORE]), dict(zip(kinds, map(int, repairs[1::2]), strict=True))
 
 
 def _checked(reply: Any) -> Any:
