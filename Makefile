@@ -9,10 +9,10 @@ export UV_SYSTEM_CERTS ?= true
 export PYTHONPATH := hack
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test lint format unit redis cluster bench bench-peers crd charts image clean
+.PHONY: help venv demo test lint types format unit redis pythons cluster bench bench-peers bench-operator crd charts image clean
 
 help: ## List the targets
-	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  \033[1m%-11s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  \033[1m%-14s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 venv: .venv/installed ## Make the virtual environment with everything in it
 
@@ -26,7 +26,7 @@ venv: .venv/installed ## Make the virtual environment with everything in it
 demo: venv ## Show the main job end to end: kubectl, operator, workers, a crash, a stuck queue (KEEP=1 leaves it running)
 	@$(BIN)/python -m demo $(if $(KEEP),--keep)
 
-test: lint redis-server ## Run everything that CI runs: style, and all tests side by side
+test: lint types redis-server ## Run everything that CI runs: style, and all tests side by side
 	$(BIN)/python -m controlplane build kube-apiserver kube-controller-manager kubectl etcd helm
 	$(BIN)/pytest -n 3 --dist loadfile tests
 
@@ -35,6 +35,9 @@ lint: venv ## Check style, types and import arrows
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy client/distributed_semaphore operator/semaphore_operator hack benchmarks
 	$(BIN)/lint-imports
+
+types: venv ## Check that the client's public types are complete (pyright, which comes from npm at the first run)
+	PATH=$(BIN):$$PATH $(BIN)/pyright --verifytypes distributed_semaphore --ignoreexternal
 
 format: venv ## Format the code
 	$(BIN)/ruff check --fix .
@@ -49,6 +52,14 @@ redis: venv redis-server ## Test protocol and client on real servers
 cluster: venv ## Test operator and charts on a real API server, with real kubectl and helm
 	$(BIN)/pytest tests/cluster
 
+PYTHONS ?= 3.12 3.13 3.14
+pythons: venv redis-server ## Test the client on other Pythons (PYTHONS="3.12 3.14 /path/to/python": those that are here)
+	for python in $(PYTHONS); do \
+	  $(BIN)/uv venv --quiet --clear --python $$python .venv/other \
+	  && $(BIN)/uv pip install --quiet --python .venv/other/bin/python -e '.[dev]' \
+	  && .venv/other/bin/python -VV && .venv/other/bin/python -m pytest -n 2 tests/unit tests/redis || exit 1; \
+	done
+
 .PHONY: redis-server
 redis-server: # Debian's Redis beside the embedded Valkey, where it can be installed
 	@command -v redis-server >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null \
@@ -61,6 +72,9 @@ bench: venv ## Measure what we promise, beside the designs of the article (bench
 
 bench-peers: venv ## Measure public libraries beside ours, each installed in an environment of its own (benchmarks/results)
 	$(BIN)/python -m benchmarks peers
+
+bench-operator: venv ## Measure the operator with 5,000 resources on a real API server (benchmarks/results)
+	$(BIN)/python -m benchmarks operator --check
 
 crd: venv ## Generate the CRD from the models, and the charts' copy of it
 	$(BIN)/python -m semaphore_operator.crd

@@ -19,14 +19,17 @@ from redis import Redis, RedisError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+    from types import ModuleType
 
     from benchmarks.outcome import Outcome
     from rich.console import Console
 
 NAMES = ("article", "handoff", "pairs", "depth", "crowd", "occupancy", "order", "weights", "recovery", "parked")
 """The modules of this folder that are benchmarks, in the order of the page."""
-ON_REQUEST = ("peers",)
-"""Those that run only when they are named: they install libraries from public registries."""
+ON_REQUEST = ("peers", "operator")
+"""Those that run only when they are named: they install libraries from public registries, or start a Kubernetes."""
+MODULES = {"operator": "scale"}
+"""Modules that are not named after their benchmark, so as not to be named after one of Python's."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -55,7 +58,7 @@ def _run(options: argparse.Namespace, console: Console) -> bool:
             console.print(f"[yellow]other programs use {others:.0%} of the CPUs: the figures will be worse for it[/]")
         for name in options.names or NAMES:
             redis.flushdb()
-            module = import_module(f"benchmarks.{name}")
+            module = _module(name)
             with _line(console) as say:
                 bench = Bench(url, redis, say, rounds=options.rounds, uvloop=options.uvloop)
                 outcome: Outcome = replace(module.measure(bench), machine=machine)
@@ -65,6 +68,10 @@ def _run(options: argparse.Namespace, console: Console) -> bool:
                 outcome.write(name)
         redis.flushdb()
     return kept
+
+
+def _module(name: str) -> ModuleType:
+    return import_module(f"benchmarks.{MODULES.get(name, name)}")
 
 
 def _show(console: Console, name: str, title: str, outcome: Outcome) -> None:
@@ -134,7 +141,7 @@ def _about() -> str:
     """List the benchmarks with the first sentence of each."""
     lines = []
     for name in (*NAMES, *ON_REQUEST):
-        first = (import_module(f"benchmarks.{name}").__doc__ or "").partition("\n")[0]
+        first = (_module(name).__doc__ or "").partition("\n")[0]
         lines.append(f"  {name:10} {first.partition(': ')[2] or first}")
     return "\n".join(lines)
 

@@ -45,7 +45,7 @@ class AsyncSemaphore(BaseSemaphore):
 
         Raises:
             AcquireTimeout: no slot within `timeout`; the text says why. With timeout 0 it is `WouldWait`.
-            NotConfigured, Closed, QueueFull, WeightTooLarge: see there.
+            NotConfigured, Closed, QueueFull, WeightTooLarge: nobody, or not this request, is let in; see each.
             Unavailable: Redis cannot be reached (with a timeout, or not at all).
             InvalidArgument: an argument is outside its range.
         """
@@ -92,7 +92,7 @@ class AsyncSemaphore(BaseSemaphore):
         """Take a slot if one is free and nobody waits for it; None otherwise. One round trip.
 
         Raises:
-            NotConfigured, Closed, WeightTooLarge, Unavailable: see there.
+            NotConfigured, Closed, WeightTooLarge, Unavailable, InvalidArgument: as `acquire`.
         """
         try:
             return await self.acquire(timeout=0, weight=weight)
@@ -101,6 +101,8 @@ class AsyncSemaphore(BaseSemaphore):
 
     async def release(self, slot: Slot) -> ReleaseOutcome:
         """Give a slot back and wait until Redis knows. One round trip, repeated until it gets through.
+
+        It raises nothing of its own: while Redis cannot be reached it waits. Leaving a block does not wait.
 
         Returns:
             RELEASED, LOST or NOT_HELD: whether it was held until now. Releasing twice is harmless.

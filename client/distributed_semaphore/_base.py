@@ -89,6 +89,7 @@ class BaseSemaphore:
             ResourceUnreadable: there is no such resource, or it may not be read.
             WrongRedis: this Redis does not serve the resource.
             Unavailable: Redis cannot be reached.
+            InvalidArgument: an argument is outside its range.
         """
         try:
             url = redis_url(redis)

@@ -11,7 +11,7 @@ import os
 import threading
 import time
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Final, Self
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from distributed_semaphore._request import Slot
 
 log = logging.getLogger("distributed_semaphore")
+
+BUCKETS: Final = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 300.0, 600.0)
+"""Bounds of histograms of waits and holds, in seconds."""
 
 
 class Watch:

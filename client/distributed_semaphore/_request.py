@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from enum import Enum
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 from distributed_semaphore._errors import SlotLost
 from distributed_semaphore._listeners import tell_of_loss
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
     from distributed_semaphore._errors import SemaphoreError
     from distributed_semaphore._listeners import Observation
-    from distributed_semaphore._session import Session
 
 
 class Request:
@@ -27,16 +26,16 @@ class Request:
     def __init__(
         self, weight: int, priority: int, *, may_wait: bool, done: Callable[[Slot | SemaphoreError], None]
     ) -> None:
-        self.weight = weight
-        self.priority = priority
-        self.may_wait = may_wait
-        self.done = done
-        self.asked_at = time.monotonic()
-        self.token = ""
+        self.weight: int = weight
+        self.priority: int = priority
+        self.may_wait: bool = may_wait
+        self.done: Callable[[Slot | SemaphoreError], None] = done
+        self.asked_at: float = time.monotonic()
+        self.token: str = ""
         """Empty while the local semaphore keeps the request back."""
         self.ticket: int | None = None
         """The place in the queue, once the server has given one."""
-        self.sent = False
+        self.sent: bool = False
         """Whether the server may have seen the token."""
 
     @property
@@ -49,6 +48,35 @@ class Request:
     def finish(self, outcome: Slot | SemaphoreError) -> None:
         """Answer the caller, once."""
         self.done(outcome)
+
+
+class Thread(Protocol):
+    """What a slot needs of the I/O thread."""
+
+    @property
+    def forked(self) -> bool:
+        """Whether it is the parent's."""
+
+    def submit(self, action: Callable[..., None], *args: Any) -> None:
+        """Have an action run in it."""
+
+    def deliver(self, loop: asyncio.AbstractEventLoop, action: Callable[[], None]) -> None:
+        """Have it run an action in an event loop."""
+
+
+class Keeper(Protocol):
+    """What a slot needs of the session that keeps it, so that its type says no more than its users need."""
+
+    @property
+    def name(self) -> str:
+        """The semaphore's name."""
+
+    @property
+    def courier(self) -> Thread:
+        """The thread that carries its calls."""
+
+    def release(self, slot: Slot, done: Callable[[int], None] | None = None) -> None:
+        """Give a slot back."""
 
 
 class ReleaseOutcome(Enum):
@@ -91,14 +119,14 @@ class Slot:
         "weight",
     )
 
-    def __init__(self, session: Session, request: Request, fence: int, expiry_ms: int, deadline: float) -> None:
-        self.name = session.name
-        self.token = request.token
-        self.weight = request.weight
-        self.fence = fence
-        self.expiry_ms = expiry_ms
-        self.deadline = deadline
-        self.waited = time.monotonic() - request.asked_at
+    def __init__(self, session: Keeper, request: Request, fence: int, expiry_ms: int, deadline: float) -> None:
+        self.name: str = session.name
+        self.token: str = request.token
+        self.weight: int = request.weight
+        self.fence: int = fence
+        self.expiry_ms: int = expiry_ms
+        self.deadline: float = deadline
+        self.waited: float = time.monotonic() - request.asked_at
         self._session = session
         self._reason = ""
         self._on_loss: Callable[[], None] | None = None

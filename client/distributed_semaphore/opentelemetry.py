@@ -11,15 +11,15 @@ that an exporter to Prometheus turns into the same ones.
 from __future__ import annotations
 
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from distributed_semaphore._errors import SemaphoreError, WouldWait
-from distributed_semaphore._listeners import Watch, add_listener, remove_listener
+from distributed_semaphore._listeners import BUCKETS, Watch, add_listener, remove_listener
 
 try:
     from opentelemetry import context, metrics, trace
-except ImportError as error:
-    raise ImportError("spans take OpenTelemetry's API: pip install 'distributed-semaphore[otel]'") from error
+except ImportError:
+    raise ImportError("spans take OpenTelemetry's API: pip install 'distributed-semaphore[otel]'") from None
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,9 +30,6 @@ if TYPE_CHECKING:
     from distributed_semaphore._request import Slot
 
 __all__ = ["instrument"]
-
-BUCKETS: Final = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 300.0, 600.0)
-"""Bounds that both histograms propose, in seconds."""
 
 
 def instrument(

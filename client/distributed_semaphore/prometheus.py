@@ -9,16 +9,16 @@ Once a process, at its start; with prometheus-client's multiprocess mode in each
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from distributed_semaphore._listeners import Watch, add_listener, remove_listener
+from distributed_semaphore._listeners import BUCKETS, Watch, add_listener, remove_listener
 
 try:
     from prometheus_client import REGISTRY, Counter, Gauge, Histogram
-except ImportError as error:
+except ImportError:
     raise ImportError(
         "metrics take the prometheus-client package: pip install 'distributed-semaphore[prometheus]'"
-    ) from error
+    ) from None
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,9 +28,6 @@ if TYPE_CHECKING:
     from distributed_semaphore._request import Slot
 
 __all__ = ["instrument"]
-
-BUCKETS: Final = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 300.0, 600.0)
-"""Bounds of both histograms, in seconds."""
 
 
 def instrument(registry: CollectorRegistry = REGISTRY) -> Callable[[], None]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias, cast
 from urllib.parse import unquote, urlsplit
 
 from redis.asyncio import Redis, RedisCluster, Sentinel
@@ -26,12 +26,14 @@ from redis.maint_notifications import MaintNotificationsConfig
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from redis.asyncio.sentinel import SentinelConnectionPool
+
 URL_VARIABLE: Final = "SEMAPHORE_REDIS_URL"
 CONNECT_TIMEOUT: Final = 2.0
 SENTINEL_PORT: Final = 26379
 FORMS: Final = "redis://host:6379/0, rediss://, unix://, redis+sentinel://host,host/service, redis+cluster://host,host"
 
-AnyRedis = Redis | RedisCluster
+AnyRedis: TypeAlias = Redis | RedisCluster
 
 
 def redis_url(given: str | None) -> str:
@@ -146,5 +148,15 @@ def _through_sentinel(address: Address, tls: bool, options: dict[str, Any]) -> R
     own = {name.removeprefix("sentinel_"): options.pop(name) for name in list(options) if name.startswith("sentinel_")}
     shared = {name: value for name, value in options.items() if name.startswith(("ssl", "socket_", "decode"))}
     sentinel = Sentinel(address.hosts, sentinel_kwargs={**shared, "socket_timeout": CONNECT_TIMEOUT, **own})  # type: ignore[no-untyped-call]
-    primary: Redis = sentinel.master_for(address.service, **options)
+    primary: Redis = sentinel.master_for(address.service, redis_class=_Primary, **options)
     return primary
+
+
+class _Primary(Redis):
+    """A client of the primary that Sentinel names; closing it closes the connections to the Sentinels, too."""
+
+    async def aclose(self, close_connection_pool: bool | None = None) -> None:  # noqa: FBT001  as in redis-py
+        await super().aclose(close_connection_pool)
+        pool = cast("SentinelConnectionPool", self.connection_pool)
+        for sentinel in pool.sentinel_manager.sentinels:
+            await sentinel.aclose()

@@ -100,8 +100,9 @@ async def run(redis: AnyRedis, calls: Sequence[Call]) -> list[Any]:
     cluster = isinstance(redis, RedisCluster)
 
     async def exchange(commands: Sequence[list[str | int]]) -> list[Any]:
-        if cluster and commands[0][0] == "SCRIPT":  # on every node; a pipeline would send it to one
-            return [await redis.execute_command(*command) for command in commands]
+        if cluster and commands[0][0] == "SCRIPT":  # has no key that would say which node
+            nodes = RedisCluster.PRIMARIES
+            return [await redis.execute_command("SCRIPT LOAD", text, target_nodes=nodes) for _, _, text in commands]
         pipeline = redis.pipeline(transaction=False)
         for command in commands:
             pipeline.execute_command(*command)

