@@ -29,6 +29,8 @@ def plain() -> int: return 1
 
 async def undecorated(n: int) -> str: return ""
 
+def promised() -> "asyncio.Future[str]": return asyncio.Future()
+
 async def main() -> None:
     async with tasks as slot:
         assert_type(slot, Slot)
@@ -38,9 +40,9 @@ async def main() -> None:
     assert_type(await tasks.acquire(), Slot)
     assert_type(await tasks.try_acquire(), Slot | None)
     assert_type(await tasks.release(slot), ReleaseOutcome)
-    body: bytes = await tasks.call(fetch, "url", tries=1)
     assert_type(await tasks.call(plain), int)
-    text: str = await tasks.call(undecorated, 1)
+    assert_type(await tasks.call(undecorated, 1), str)
+    assert_type(await tasks.call(promised), str)
     assert_type(await fetch("url", tries=1), bytes)
     assert_type((await tasks.statistics()).held, int)
 
