@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import subprocess
+import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -22,10 +25,12 @@ from distributed_semaphore.protocol import revoke
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from redis.asyncio import Redis
 
     from distributed_semaphore import Slot
+    from distributed_semaphore.testing import RedisServer
 
 
 async def until(condition: Callable[[], Any]) -> None:
@@ -199,3 +204,54 @@ async def test_a_listener_that_hangs_holds_up_no_renewal(twin: Twin, redis: Redi
 def test_who_does_not_listen_cannot_stop_to() -> None:
     with pytest.raises(ValueError, match="not in list"):
         remove_listener(lambda name, weight: None)
+
+
+WORKERS = """
+import os, sys
+from distributed_semaphore import Semaphore, prometheus
+from prometheus_client import CollectorRegistry
+from prometheus_client.multiprocess import MultiProcessCollector
+
+prometheus.instrument()
+semaphore = Semaphore(sys.argv[1], redis=sys.argv[2], limit=9, lease=2)
+
+def held():
+    registry = CollectorRegistry()
+    MultiProcessCollector(registry)
+    return registry.get_sample_value("semaphore_client_held", {"semaphore": sys.argv[1]})
+
+with semaphore.slot(weight=3):
+    told, tell = os.pipe()
+    go_on, let_go = os.pipe()
+    child = os.fork()
+    if not child:
+        with semaphore.slot(weight=2):
+            os.write(tell, b".")
+            os.read(go_on, 1)
+        os.write(tell, b".")
+        os.read(go_on, 1)
+        os._exit(0)
+    os.read(told, 1)
+    print(held())
+    os.write(let_go, b".")
+    os.read(told, 1)
+    print(held())
+    os.write(let_go, b".")
+    os.waitpid(child, 0)
+print(held())
+"""
+
+
+def test_forked_workers_are_counted_together_in_multiprocess_mode(
+    server: RedisServer, name: str, tmp_path: Path
+) -> None:
+    """As under gunicorn: what a child has inherited is its parent's, and counts once."""
+    ended = subprocess.run(
+        [sys.executable, "-W", "ignore::DeprecationWarning", "-c", WORKERS, name, server.url],
+        env={**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (ended.stdout, ended.stderr) == ("5.0\n3.0\n0.0\n", "")

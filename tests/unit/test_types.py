@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-README = (ROOT / "README.md").read_text()
+PAGES = [ROOT / "README.md", ROOT / "docs" / "reference.md"]
 PROMISES = """
 import asyncio
 from typing import Any, assert_type
@@ -74,8 +74,9 @@ def mypy(tmp_path: Path, program: str) -> list[str]:
 @pytest.mark.parametrize(
     "program",
     [
-        pytest.param("async def call_the_api(fence: int = 0) -> None: ...\n" + code, id=f"README {number}")
-        for number, code in enumerate(re.findall(r"```python\n(.+?)```", README, re.DOTALL), start=1)
+        pytest.param("async def call_the_api(fence: int = 0) -> None: ...\n" + code, id=f"{page.stem} {number}")
+        for page in PAGES
+        for number, code in enumerate(re.findall(r"```python\n(.+?)```", page.read_text(), re.DOTALL), start=1)
     ]
     + [pytest.param(path.read_text(), id=path.name) for path in sorted((ROOT / "examples").glob("*.py"))]
     + [pytest.param(PROMISES, id="every method")],
