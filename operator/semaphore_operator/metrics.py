@@ -16,6 +16,7 @@ from prometheus_client.registry import Collector
 
 from distributed_semaphore.protocol.snapshot import WAIT_BUCKETS_MS
 from semaphore_operator import __version__
+from semaphore_operator.conditions import QUEUE_STUCK, who
 from semaphore_operator.record import REPAIRS
 
 if TYPE_CHECKING:
@@ -71,12 +72,21 @@ class Metrics(Collector):
             "reason as in the status",
             labels=(*LABELS, "type", "reason"),
         )
+        # Of stuck queues only: there it stays the same, while that of a moving queue would be a new series each time.
+        heads = GaugeMetricFamily(
+            "semaphore_stuck_head_wait_seconds",
+            "For how long the first in line of a stuck queue waits; head: who that is",
+            labels=(*LABELS, "head"),
+        )
         for seen in list(self._record.seen.values()):
             labels = (seen.resource.namespace, seen.resource.name)
             for condition in seen.status.conditions:
                 conditions.add_metric((*labels, condition.type, condition.reason), float(condition.status == "True"))
             if (snapshot := seen.snapshot) is None:
                 continue
+            stuck = any(each.type == QUEUE_STUCK and each.status == "True" for each in seen.status.conditions)
+            for head in snapshot.waiters[:1] if stuck else ():
+                heads.add_metric((*labels, who(head.identity)), max(0.0, snapshot.server_time - head.since))
             oldest = snapshot.oldest_waiter_since
             gauges["limit"].add_metric(labels, snapshot.config.limit if snapshot.config else 0)
             gauges["holders"].add_metric(labels, snapshot.held)
@@ -87,7 +97,7 @@ class Metrics(Collector):
             for name, counter in counters.items():
                 counter.add_metric(labels, getattr(snapshot.counters, name))
             waits.add_metric(labels, _buckets(snapshot.counters.waits), sum_value=snapshot.counters.waited_ms / 1000)
-        yield from (*gauges.values(), *counters.values(), waits, conditions)
+        yield from (*gauges.values(), *counters.values(), waits, conditions, heads)
 
     def _operator(self) -> Iterator[Metric]:
         record = self._record

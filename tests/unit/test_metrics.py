@@ -11,6 +11,7 @@ from tests.unit.factories import NOW, holder, resource, snapshot, waiter
 
 from distributed_semaphore import protocol
 from distributed_semaphore.protocol import Counters
+from semaphore_operator.conditions import who
 from semaphore_operator.metrics import Metrics
 from semaphore_operator.record import REPAIRS, Record, Seen
 from semaphore_operator.status import observed
@@ -54,6 +55,19 @@ def test_a_semaphore_is_seen_from_outside(record):
     assert value(record, "semaphore_granted_total") == 3
     assert value(record, "semaphore_condition", type="Ready", reason="Configured") == 1
     assert value(record, "semaphore_condition", type="QueueStuck", reason="Moving") == 0
+
+
+def test_the_first_in_line_of_a_stuck_queue_is_named():
+    api = resource()
+    waiters = (waiter(1, NOW - 600), waiter(2, NOW - 500))
+    stuck = snapshot(api, holders=(holder(1), holder(2)), waiters=waiters, last_grant=NOW - 700)
+    record = Record(seen={api.uid: Seen(api, stuck, observed(api, stuck, 0.0))}, redis_up=True)
+    head = who(waiters[0].identity)
+    assert value(record, "semaphore_stuck_head_wait_seconds", head=head) == 600
+
+
+def test_the_head_of_a_moving_queue_is_no_series(record):
+    assert not any(name == "semaphore_stuck_head_wait_seconds" for name, *_ in samples(record))
 
 
 def test_waits_are_a_histogram_of_all_processes(record):
