@@ -9,7 +9,7 @@ export UV_SYSTEM_CERTS ?= true
 export PYTHONPATH := hack
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test lint types format unit redis pythons cluster bench bench-peers bench-operator crd charts image clean
+.PHONY: help venv demo test lint types format unit redis pythons cluster monitoring bench bench-peers bench-operator crd charts image clean
 
 help: ## List the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  \033[1m%-14s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -26,7 +26,7 @@ venv: .venv/installed ## Make the virtual environment with everything in it
 demo: venv ## Show the main job end to end: kubectl, operator, workers, a crash, a stuck queue (KEEP=1 leaves it running)
 	@$(BIN)/python -m demo $(if $(KEEP),--keep)
 
-test: lint types redis-server ## Run everything that CI runs: style, and all tests side by side
+test: lint types redis-server prometheus ## Run everything that CI runs: style, and all tests side by side
 	$(BIN)/python -m controlplane build kube-apiserver kube-controller-manager kubectl etcd helm
 	$(BIN)/pytest -n 3 --dist loadfile tests
 
@@ -60,12 +60,21 @@ pythons: venv redis-server ## Test the client on other Pythons (PYTHONS="3.12 3.
 	  && .venv/other/bin/python -VV && .venv/other/bin/python -m pytest -n 2 tests/unit tests/redis || exit 1; \
 	done
 
-.PHONY: redis-server
+monitoring: venv prometheus ## Test alerts and dashboard on Debian's Prometheus and Alertmanager (installed if root)
+	$(BIN)/pytest tests/monitoring
+
+.PHONY: redis-server prometheus
 redis-server: # Debian's Redis beside the embedded Valkey, where it can be installed
 	@command -v redis-server >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null \
 	  && echo "installing redis-server" && { apt-get install -y -qq redis-server >/dev/null 2>&1 \
 	  || { apt-get update -qq >/dev/null && apt-get install -y -qq redis-server >/dev/null; }; } \
 	  || echo "no redis-server on PATH: testing on the embedded Valkey only"; }
+
+prometheus: # Debian's Prometheus and Alertmanager, where they can be installed
+	@command -v prometheus >/dev/null && command -v prometheus-alertmanager >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null \
+	  && echo "installing prometheus" && { apt-get install -y -qq --no-install-recommends prometheus prometheus-alertmanager >/dev/null 2>&1 \
+	  || { apt-get update -qq >/dev/null && apt-get install -y -qq --no-install-recommends prometheus prometheus-alertmanager >/dev/null; }; } \
+	  || echo "no prometheus on PATH: alerts are not tested"; }
 
 bench: venv ## Measure what we promise, beside the designs of the article (benchmarks/results, docs/benchmarks.md)
 	$(BIN)/python -m benchmarks --check

@@ -47,6 +47,11 @@ class OperatorProcess:
         return self
 
     @property
+    def port(self) -> int:
+        """Port of its pages."""
+        return self._port
+
+    @property
     def text(self) -> str:
         """What it has logged."""
         return self.log.read_text()

@@ -75,12 +75,15 @@ def test_every_value_is_documented_and_in_the_schema(chart: Path) -> None:
     schema = json.loads((chart / "values.schema.json").read_text())
     paths = {value.path for value in documented(text)}
 
+    def of(field: dict[str, Any]) -> dict[str, Any]:
+        return schema["$defs"][field["$ref"].rpartition("/")[2]] if "$ref" in field else field
+
     def check(values: dict[str, Any], properties: dict[str, Any], prefix: str = "") -> None:
         assert values.keys() == properties.keys() - {"global"}
         for key, value in values.items():
             if f"{prefix}{key}" not in paths:
                 assert isinstance(value, dict), f"{prefix}{key} has no `# --` above it"
-                check(value, properties[key]["properties"], f"{prefix}{key}.")
+                check(value, of(properties[key])["properties"], f"{prefix}{key}.")
 
     check(yaml.safe_load(text), schema["properties"])
 
