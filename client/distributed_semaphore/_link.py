@@ -146,7 +146,7 @@ class Link:
         if not calls:
             return True
         sent = time.monotonic()
-        patience = min(ROUND_TRIP, *(session.beat for session, _ in parts))
+        patience = min(ROUND_TRIP, *(session.standing.beat for session, _ in parts))
         try:
             async with asyncio.timeout(patience):
                 if not self._asked_for_version:

@@ -18,19 +18,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from redis.exceptions import NoPermissionError, RedisError, ResponseError
 
-from distributed_semaphore._errors import (
-    AcquireTimeout,
-    Closed,
-    NotConfigured,
-    QueueFull,
-    SemaphoreError,
-    Unavailable,
-    WeightTooLarge,
-    WouldWait,
-)
+from distributed_semaphore._errors import AcquireTimeout, SemaphoreError, Unavailable, WouldWait
 from distributed_semaphore._identity import identity
 from distributed_semaphore._request import Request, Slot
-from distributed_semaphore.protocol.config import State
+from distributed_semaphore._standing import GRANTED, NOT_CONFIGURED, QUEUED, TOO_HEAVY, Standing
 from distributed_semaphore.protocol.keys import Keys
 from distributed_semaphore.protocol.scripts import APPLY, RENEW, Call, declare_call
 
@@ -45,9 +36,7 @@ if TYPE_CHECKING:
     from distributed_semaphore._places import Nodes
     from distributed_semaphore.protocol.config import Config
 
-#: The longest lease of an unconfirmed grant and of a process's waiters (`MAX_FIRST` of the scripts), and the longest
-#: time between two heartbeats of a process that only holds; seconds.
-FIRST_LEASE: Final = 5.0
+#: The longest time between two heartbeats of a process that only holds; seconds.
 LONGEST_BEAT: Final = 5.0
 #: Requests of one call, and slots of one renewal.
 BATCH: Final = 500
@@ -58,8 +47,6 @@ VANISHED_PATIENCE: Final = 10.0
 LOOK_AGAIN: Final = 0.5
 #: Seconds after which a session that nobody uses is forgotten.
 IDLE: Final = 60.0
-#: Answers to an acquire; see `apply.lua`.
-GRANTED, QUEUED, FULL, TOO_HEAVY, NOT_CONFIGURED, WOULD_WAIT = 1, 2, -2, -3, -4, -5
 
 
 @dataclass(slots=True)
@@ -87,17 +74,11 @@ class Session:
         self.waiting: dict[str, Request] = {}
         """Requests that have neither a slot nor an answer, in the order in which they were made."""
         self.held: dict[str, Slot] = {}
-        self.beat = FIRST_LEASE / 3
-        """Seconds between two heartbeats while somebody waits or a grant is unconfirmed."""
         self.courier = courier
         self.channel = self.keys.channel(courier.client)
         self.retired = False
         """Whether the courier has forgotten it, for lack of use; a new one stands in its place then."""
-        self._limit: int | None = None
-        self._lease = FIRST_LEASE
-        self._generation = -1
-        self._cap = 0
-        self._max_wait = 0.0
+        self.standing = Standing(name)
         self._own_config: Config | None = None
         """What a client without an operator declares."""
         self._own_cap = 0
@@ -116,13 +97,8 @@ class Session:
         self._last_beat = -inf
         self._beat_now = False
         self._unconfirmed = 0
-        self._asked_at, self._server_ms = 0.0, 0
-        """The last answered request was sent at the one, and executed at the other by the server's clock."""
-        self._soonest = inf
-        """When somebody's slot may expire."""
         self._first_deadline = inf
         """No slot of this process is lost before."""
-        self._missing_since: float | None = None
         self._timer: asyncio.Handle | None = None
         self._timer_at = inf
 
@@ -209,7 +185,7 @@ class Session:
     @property
     def cap(self) -> float:
         """How many slots this process may hold or await at once."""
-        return min(filter(None, (self._cap, self._own_cap)), default=inf)
+        return min(filter(None, (self.standing.cap, self._own_cap)), default=inf)
 
     @property
     def at_cap(self) -> str:
@@ -252,7 +228,7 @@ class Session:
         calls += self._compose_queries(query for query in queries if query.early)
         if self._own_config and not self._declared:
             # Once seen and gone again, it may have been held: its holders get the time to put their slots back.
-            reclaim = self._own_config.lease_ms if self._limit is not None else 0
+            reclaim = self._own_config.lease_ms if self.standing.limit is not None else 0
             calls.append(declare_call(self.keys, self._own_config, reclaim))
             self._in_flight.append((self._on_declared, _nothing))
         if (self.waiting or self.held) and (self._beat_now or now >= self._next_beat):
@@ -371,7 +347,7 @@ class Session:
                 self._granted(token, int(fence), expiry, latest)
             self._set_timer()
         elif kind == "c":
-            self.refuse_all(self._closed())
+            self.refuse_all(self.standing.closing())
         else:
             self._beat_now = True
             self.link.ready(self)
@@ -381,7 +357,7 @@ class Session:
 
     def _on_renewed(self, slots: list[Slot], introduced: bool, sent: float, reply: Any) -> None:  # noqa: FBT001
         head, lapsed, expiry, lost, granted, gone = reply
-        generation = self._generation
+        generation = self.standing.generation
         self._learn(sent, head)
         if head[1] < 0:
             return
@@ -391,7 +367,7 @@ class Session:
         else:
             self._introduced = True
         missing = set(lost)
-        deadline = self._local(expiry)
+        deadline = self.standing.local(expiry)
         for slot in slots:
             if slot.token not in missing:
                 slot.expiry_ms, slot.deadline = expiry, deadline
@@ -400,7 +376,7 @@ class Session:
         for token, fence, until in zip(*[iter(granted)] * 3, strict=True):
             self._granted(token, fence, until)
         # Away for too long, or under another config: any waiter may have been dropped on the way.
-        self._rejoin(self.waiting if lapsed or generation != self._generation else gone)
+        self._rejoin(self.waiting if lapsed or generation != self.standing.generation else gone)
 
     def _not_renewed(self, fresh: int) -> None:
         self._beat_now = True
@@ -422,7 +398,7 @@ class Session:
             elif code == QUEUED:
                 request.ticket = value
             elif code != NOT_CONFIGURED:  # that one `_learn` has dealt with
-                self._refuse(request, self._refusal(code, request))
+                self._refuse(request, self.standing.refusal(code, request))
         for token, fence in zip(own[::2], own[1::2], strict=True):
             self._granted(token, fence, expiry)
 
@@ -433,45 +409,31 @@ class Session:
 
     def _learn(self, sent: float, head: Any) -> None:
         """Take in what every reply says of the semaphore."""
-        now, limit, lease, state, generation, cap, soonest, more, max_wait = head
-        self._asked_at, self._server_ms = sent, now
-        if limit < 0:
-            self._missing()
-            return
-        self._missing_since = None
-        self._lease = lease / 1000
-        self.beat = min(self._lease, FIRST_LEASE) / 3
-        if soonest:
-            self._soonest = sent + (soonest - now + 1) / 1000
-        self._generation, self._cap, self._max_wait = generation, cap, max_wait / 1000
-        if more:
+        standing, limit = self.standing, self.standing.limit
+        if standing.learn(sent, head):
             self._beat_now = True
             self.link.ready(self)
-        if limit != self._limit:
-            self._limit = limit
-            for request in [request for request in self.waiting.values() if 0 < limit < request.weight]:
-                self._refuse(request, self._refusal(TOO_HEAVY, request))
-        if state == State.CLOSED:
-            self.refuse_all(self._closed())
+        if head[1] < 0:
+            self._missing()
+            return
+        if standing.limit != limit:
+            for request in [one for one in self.waiting.values() if 0 < head[1] < one.weight]:
+                self._refuse(request, standing.refusal(TOO_HEAVY, request))
+        if standing.closed:
+            self.refuse_all(standing.closing())
 
     def _missing(self) -> None:
         """Bear with a config that is not there: it is declared, waited for, or missing for good."""
-        now = time.monotonic()
+        now, standing = time.monotonic(), self.standing
         if self._own_config:
             self._declared = False
             self._rejoin(self.waiting)
             return
-        if self._missing_since is None:
-            self._missing_since = now
-        if self._limit is None or now - self._missing_since > VANISHED_PATIENCE:
-            self._limit = None
-            where = self.courier.shown_url
-            self.refuse_all(
-                NotConfigured(
-                    f"{self.name} is not configured in Redis {where}: no DistributedSemaphore of that name has reached "
-                    f"it. See `kubectl get dsem --all-namespaces`, or declare one here with limit=... and lease=..."
-                )
-            )
+        if standing.missing_since is None:
+            standing.missing_since = now
+        if standing.limit is None or now - standing.missing_since > VANISHED_PATIENCE:
+            standing.limit = None
+            self.refuse_all(standing.missing(self.courier.shown_url))
         else:
             self.courier.call_at(now + LOOK_AGAIN, partial(self._rejoin, self.waiting))
 
@@ -480,7 +442,7 @@ class Session:
         if token in self.held:
             return
         request = self.waiting.get(token)
-        deadline = min(self._local(expiry), latest - self._margin)
+        deadline = min(self.standing.local(expiry), latest - self.standing.margin)
         if request is None or deadline <= time.monotonic():
             self._give_back(token)
             self._rejoin([token])
@@ -520,40 +482,19 @@ class Session:
         if self._parked:
             self.ask(self._parked.popleft())
 
-    def _refusal(self, code: int, request: Request) -> SemaphoreError:
-        if code == TOO_HEAVY:
-            return WeightTooLarge(f"weight {request.weight} exceeds the limit {self._limit} of {self.name}")
-        if code == FULL:
-            return QueueFull(f"the queue of {self.name} is full (maxWaiting)")
-        if code == WOULD_WAIT:
-            return WouldWait(f"no slot of {self.name} is free at once")
-        return self._closed()
-
-    def _closed(self) -> Closed:
-        return Closed(f"{self.name} is closed: it admits nobody (its resource was deleted, or has state Closed)")
-
     # Time.
-
-    @property
-    def _margin(self) -> float:
-        """By how much a slot is given up before the server's lease ends: clocks drift, and the news has a way to go."""
-        return min(0.1, self._lease / 50)
-
-    def _local(self, expiry: int) -> float:
-        """Map a time of the server (ms): the server answered after it was asked, so this is never late."""
-        return self._asked_at + (expiry - self._server_ms) / 1000 - self._margin
 
     @property
     def _next_beat(self) -> float:
         hurry = self.waiting or self._unconfirmed
-        return self._last_beat + (self.beat if hurry else min(self._lease / 3, LONGEST_BEAT))
+        return self._last_beat + (self.standing.beat if hurry else min(self.standing.lease / 3, LONGEST_BEAT))
 
     def _set_timer(self) -> None:
         if not self.waiting and not self.held:
             return
         due = min(
             self._next_beat,
-            min(self._soonest, self._patience_ends) if self.waiting else inf,
+            min(self.standing.soonest, self._patience_ends) if self.waiting else inf,
             self._first_deadline if self.held else inf,
         )
         if self._timer is not None:
@@ -571,8 +512,8 @@ class Session:
             self._first_deadline = min((slot.deadline for slot in self.held.values()), default=inf)
         if now >= self._patience_ends:
             self._send_away_the_overdue(now)
-        if now >= self._next_beat or (self.waiting and now >= self._soonest):
-            self._soonest = inf
+        if now >= self._next_beat or (self.waiting and now >= self.standing.soonest):
+            self.standing.soonest = inf
             self._beat_now = True
             self.link.ready(self)
         else:
@@ -582,11 +523,12 @@ class Session:
     def _patience_ends(self) -> float:
         """When the oldest request will have waited for as long as the semaphore's `maxWait` lets it."""
         oldest = next(iter(self.waiting.values()), None)
-        return oldest.asked_at + self._max_wait if oldest and self._max_wait else inf
+        return oldest.asked_at + self.standing.max_wait if oldest and self.standing.max_wait else inf
 
     def _send_away_the_overdue(self, now: float) -> None:
-        for request in [request for request in self.waiting.values() if now - request.asked_at >= self._max_wait]:
-            longest = f"{self._max_wait:g}s, its maxWait"
+        most = self.standing.max_wait
+        for request in [request for request in self.waiting.values() if now - request.asked_at >= most]:
+            longest = f"{most:g}s, its maxWait"
             self._refuse(request, AcquireTimeout(f"no slot of {self.name} within {longest}"))
 
     def _lose(self, slot: Slot, reason: str) -> None:
