@@ -37,7 +37,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     from rich.console import Console  # noqa: PLC0415  each worker process imports this file too
 
     options = _options(argv)
-    console = Console(highlight=False)
+    # Wide enough for every table where nobody says how wide: in a file or a log.
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else 140)
     try:
         kept = _run(options, console)
     finally:
