@@ -8,11 +8,13 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import time
 from contextlib import contextmanager
 from dataclasses import replace
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from benchmarks.outcome import BUSY
 from benchmarks.server import Bench, busy, machine_of, server
 
 from redis import Redis, RedisError
@@ -24,7 +26,19 @@ if TYPE_CHECKING:
     from benchmarks.outcome import Outcome
     from rich.console import Console
 
-NAMES = ("article", "handoff", "pairs", "depth", "crowd", "occupancy", "order", "weights", "recovery", "parked")
+NAMES = (
+    "article",
+    "handoff",
+    "pairs",
+    "depth",
+    "crowd",
+    "occupancy",
+    "order",
+    "weights",
+    "recovery",
+    "parked",
+    "cluster",
+)
 """The modules of this folder that are benchmarks, in the order of the page."""
 ON_REQUEST = ("peers", "operator")
 """Those that run only when they are named: they install libraries from public registries, or start a Kubernetes."""
@@ -39,6 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = _options(argv)
     # Wide enough for every table where nobody says how wide: in a file or a log.
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 140)
+    start = time.monotonic()
     try:
         kept = _run(options, console)
     finally:
@@ -46,6 +61,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             from benchmarks import docs  # noqa: PLC0415
 
             docs.write()
+    console.print(f"\n{time.monotonic() - start:.0f} s in all")
     return int(options.check and not kept)
 
 
@@ -55,14 +71,14 @@ def _run(options: argparse.Namespace, console: Console) -> bool:
     with server(options.redis_url) as url, Redis.from_url(url, decode_responses=True) as redis:
         machine = machine_of(redis)
         console.print(machine)
-        if (others := busy()) > 0.1:
-            console.print(f"[yellow]other programs use {others:.0%} of the CPUs: the figures will be worse for it[/]")
         for name in options.names or NAMES:
             redis.flushdb()
+            if (others := busy()) > BUSY:
+                console.print(f"[yellow]other programs use {others:.0%} of the CPUs: figures will be worse for it[/]")
             module = _module(name)
             with _line(console) as say:
                 bench = Bench(url, redis, say, rounds=options.rounds, uvloop=options.uvloop)
-                outcome: Outcome = replace(module.measure(bench), machine=machine)
+                outcome: Outcome = replace(module.measure(bench), machine=machine, busy=round(others, 2))
             _show(console, name, module.TITLE, outcome)
             kept = kept and outcome.kept
             if not options.no_write:

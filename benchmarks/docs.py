@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from benchmarks.outcome import RESULTS, Outcome
+from benchmarks.outcome import BUSY, RESULTS, Outcome
 
 DOCS = RESULTS.parent.parent / "docs"
 PAGE = DOCS / "benchmarks.md"
@@ -56,7 +56,12 @@ def _lines(name: str) -> list[str]:
     outcome = Outcome.read(name)
     if outcome is None:
         return [f"Not measured yet: `python -m benchmarks {name}`."]
-    lines = [outcome.load, "", *_table([column.heading for column in outcome.columns.values()], outcome.cells())]
+    used = f" Other programs used {outcome.busy:.0%} of the CPUs, so this is worse than it need be."
+    lines = [
+        outcome.load + (used if outcome.busy > BUSY else ""),
+        "",
+        *_table([column.heading for column in outcome.columns.values()], outcome.cells()),
+    ]
     if (drawing := DRAWINGS.get(name)) and (DOCS / drawing.file).exists():
         lines = [f"![{drawing.text}]({drawing.file})", "", *lines]
     if outcome.bars:

@@ -33,9 +33,9 @@ HOLD = 0.003
 def measure(bench: Bench) -> Outcome:
     """Pass the slot, then the message."""
     bench.say("passing a slot between two processes")
-    passed = _latencies(_pass_slot, bench.url)
+    passed = latencies(pass_slot, bench.url)
     bench.say("passing a plain message between two processes")
-    told = _latencies(_pass_message, bench.url)
+    told = latencies(_pass_message, bench.url)
     rows = [_row("slot: release → holder", passed), _row("message: PUBLISH → reader", told)]
     return Outcome(
         load=f"Two processes, one slot, {TIMES:,} hand-offs, each held for {HOLD * 1e3:.0f} ms; "
@@ -61,7 +61,7 @@ def _row(what: str, seconds: Sequence[float]) -> dict[str, Any]:
     return {"what": what, **dict(zip(("p50_ms", "p99_ms", "max_ms"), (round(each, 3) for each in ms), strict=True))}
 
 
-def _latencies(target: object, url: str) -> list[float]:
+def latencies(target: object, url: str) -> list[float]:
     """Give the sorted seconds between the end of each turn and the beginning of the next."""
     with processes(_run, [(target, url, number) for number in (0, 1)]) as connections:
         start_together(connections)
@@ -73,7 +73,8 @@ def _run(connection: Connection, target: object, url: str, number: int) -> None:
     asyncio.run(target(connection, url, number))  # type: ignore[operator]
 
 
-async def _pass_slot(connection: Connection, url: str, _number: int) -> None:
+async def pass_slot(connection: Connection, url: str, _number: int) -> None:
+    """Take the slot again and again, and tell from when to when it was held."""
     semaphore = AsyncSemaphore("bench/handoff", redis=url, limit=1, lease=10)
     await semaphore.release(await semaphore.acquire())
     await start_signal(connection)

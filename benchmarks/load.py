@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import time
 from bisect import bisect_right, insort
 from dataclasses import dataclass
@@ -38,6 +39,8 @@ class Load:
     hold: float = 0.020
     limit: int = 5
     lease: float = 5.0
+    spread: float = 0.0
+    """How uneven holds are: 0.5 makes them half as long to one and a half times as long."""
     uvloop: bool = False
     """Whether the workers of all designs run on uvloop, not on the event loop of asyncio."""
 
@@ -186,22 +189,22 @@ def _work(connection: Connection, subject: Subject, load: Load, shares: list[int
 
 async def _work_async(connection: Connection, subject: Subject, load: Load, shares: list[int]) -> None:
     design = await subject.open(load.limit, load.lease)
-    await asyncio.gather(*(_worker(design, 1, 0.0) for _ in shares))
+    await asyncio.gather(*(_worker(design, 1, 0.0, 0.0) for _ in shares))
     await start_signal(connection)
     cpu = time.process_time()
-    jobs = await asyncio.gather(*(_worker(design, share, load.hold) for share in shares))
+    jobs = await asyncio.gather(*(_worker(design, share, load.hold, load.spread) for share in shares))
     cpu = time.process_time() - cpu
     connection.send((cpu, [tuple(job) for own in jobs for job in own]))
     await design.close()
 
 
-async def _worker(design: Design, jobs: int, hold: float) -> list[Job]:
+async def _worker(design: Design, jobs: int, hold: float, spread: float) -> list[Job]:
     log = []
     for _ in range(jobs):
         asked = time.monotonic()
         token = await design.acquire()
         got = time.monotonic()
-        await asyncio.sleep(hold)
+        await asyncio.sleep(hold * random.uniform(1 - spread, 1 + spread))
         done = time.monotonic()
         await design.release(token)
         log.append(Job(asked, got, done))

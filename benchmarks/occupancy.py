@@ -28,7 +28,7 @@ TITLE = "Occupancy"
 LIMIT = 200
 REQUESTS = 10_000
 PROCESSES = 4
-HOLD = 0.1, 0.7
+HOLD = 0.1, 0.5
 """Seconds, evenly spread."""
 POINTS = 200
 """Of the picture."""

@@ -7,6 +7,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+BUSY = 0.1
+"""From which part of the CPUs' time on, used by others, a machine is not idle."""
 RESULTS = Path(__file__).resolve().parent / "results"
 
 
@@ -40,6 +42,8 @@ class Outcome:
     """What pictures are drawn from."""
     machine: str = ""
     """Processor, system and versions that the figures belong to."""
+    busy: float = 0.0
+    """Which part of the CPUs' time other programs used just before; figures of a busy machine are worse."""
 
     @property
     def kept(self) -> bool:
@@ -71,6 +75,7 @@ class Outcome:
             bars=[Bar(*bar) for bar in content["bars"]],
             series=content["series"],
             machine=content["machine"],
+            busy=content["busy"],
         )
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from benchmarks.server import Bench
 
 TITLE = "Uncontended pairs"
-SECONDS = 4.0
+SECONDS = 3.0
 WORKERS = 200
 LIMIT = 100_000
 ALONE = 3000

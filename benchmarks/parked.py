@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 TITLE = "Parked waiters"
 COUNTS = 1, 1000
-SECONDS = 10.0
+SECONDS = 7.0
 SETTLE = 0.5
 
 

@@ -76,7 +76,7 @@ def server(url: str | None) -> Iterator[str]:
         started.stop()
 
 
-def busy(seconds: float = 0.5) -> float:
+def busy(seconds: float = 0.3) -> float:
     """Measure which part of the CPUs' time is in use; 0 where the system does not tell."""
     stat = Path("/proc/stat")
     if not stat.exists():

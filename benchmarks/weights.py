@@ -29,7 +29,7 @@ WORKERS = 20
 HOLD = 0.010
 PAUSE = 0.1
 """Seconds between two heavy requests."""
-SECONDS = 8.0
+SECONDS = 6.0
 MARGIN = 0.005
 """Requests that are less than this many seconds apart have no order that anybody could know."""
 
