@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 INK, QUIET, GRID, THEIRS, OURS = "#1f2328", "#59636e", "#e4e8ec", "#8294a8", "#0072b2"
 TICKS = {0.001: "1 ms", 0.01: "10 ms", 0.1: "100 ms", 1.0: "1 s"}
-RIGHTS = 0.795, 0.89, 0.985
+RIGHTS = 0.78, 0.885, 0.985
 """Right edges of the columns of figures, as parts of the picture's width."""
 FEWEST = 0.035
 """Height of a bar that stands for a single job, as a part of the row: rare long waits are the point."""
@@ -89,7 +89,9 @@ def draw_depth(outcome: Outcome, path: Path) -> None:
 
 def draw_occupancy(outcome: Outcome, path: Path) -> None:
     """Draw how many slots were held over time."""
-    figure = _figure(2.9, "How many of 200 slots are held, until fewer than 200 requests are left", outcome.load)
+    figure = _figure(
+        2.9, "How many of 200 slots are held, until fewer than 200 requests are left", outcome.load.partition(". ")[0]
+    )
     axis = figure.subplots()
     figure.subplots_adjust(left=0.06, right=0.97, top=0.74, bottom=0.17)
     times, held = outcome.series["time_s"], outcome.series["held"]
