@@ -58,7 +58,10 @@ class Outcome:
         """Write the file of this name into the folder of results."""
         RESULTS.mkdir(exist_ok=True)
         path = RESULTS / f"{name}.json"
-        path.write_text(json.dumps({"benchmark": name, **asdict(self)}, indent=1, ensure_ascii=False) + "\n")
+        content = {"benchmark": name, **asdict(self)}
+        series = json.dumps(content.pop("series"), ensure_ascii=False)  # thousands of numbers: in one line
+        figures = json.dumps(content, indent=1, ensure_ascii=False).removesuffix("\n}")
+        path.write_text(f'{figures},\n "series": {series}\n}}\n')
         return path
 
     @classmethod
@@ -75,7 +78,7 @@ class Outcome:
             bars=[Bar(*bar) for bar in content["bars"]],
             series=content["series"],
             machine=content["machine"],
-            busy=content["busy"],
+            busy=content.get("busy", 0.0),
         )
 
 
