@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import signal
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from semaphore_operator import __version__
+from semaphore_operator.election import Election
 from semaphore_operator.handlers import Watch
 from semaphore_operator.kube import Kube, KubeError
 from semaphore_operator.record import Record
@@ -18,7 +21,7 @@ from semaphore_operator.sweep import Sweep
 from semaphore_operator.web import Web
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Coroutine, Iterable
 
     from semaphore_operator.settings import Settings
 
@@ -26,6 +29,8 @@ log = logging.getLogger("semaphore_operator")
 
 AGAIN: Final = 0.4
 """Seconds until a task that has not ended is cancelled again; kopf takes a tenth of it."""
+LOST: Final = 3
+"""Exit code of a leader that has lost its Lease."""
 
 
 async def operate(settings: Settings) -> int:
@@ -34,23 +39,45 @@ async def operate(settings: Settings) -> int:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    record, registry = Record(), Registry()
+    record = Record()
     web = Web(settings, record)
     try:
         port = await web.start()  # first, so that probes have an answer from the beginning
         log.info("version %s, serving /livez, /readyz and /metrics on port %d", __version__, port)
         async with await Kube.connect() as kube:
-            sweep = Sweep(settings, registry, kube, record)
-            watch = Watch(settings, registry, sweep, record)
-            tasks = [asyncio.create_task(part) for part in (stop.wait(), sweep.run(), watch.run())]
-            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            await _end(tasks)
+            if not settings.lease:
+                await _work(settings, kube, record, stop)
+            else:
+                election = Election(kube, settings, record)
+                if (epoch := await election.win(stop)) is not None:
+                    await _work(replace(settings, epoch=epoch), kube, record, stop, _kept(election))
+                    await election.release()
     except (KubeError, OSError) as error:
         log.error("%s", error)  # noqa: TRY400  it says what to do, a trace would not
         return 1
     finally:
         await web.stop()
     return 0 if stop.is_set() else 1
+
+
+async def _kept(election: Election) -> None:
+    """Renew the Lease; end the process at once when it is lost: what it still writes could fall into another's time."""
+    why = await election.keep()
+    log.critical("no longer leads, and ends: %s", why)
+    logging.shutdown()
+    os._exit(LOST)
+
+
+async def _work(
+    settings: Settings, kube: Kube, record: Record, stop: asyncio.Event, *beside: Coroutine[Any, Any, None]
+) -> None:
+    """Sweep and watch until it is to stop, or one of the parts ends by a fault."""
+    registry = Registry()
+    sweep = Sweep(settings, registry, kube, record)
+    watch = Watch(settings, registry, sweep, record)
+    tasks = [asyncio.create_task(part) for part in (stop.wait(), sweep.run(), watch.run(), *beside)]
+    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    await _end(tasks)
 
 
 async def _end(tasks: Iterable[asyncio.Task[Any]]) -> None:

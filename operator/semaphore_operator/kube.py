@@ -46,7 +46,7 @@ class Kube:
     """The API server, as the operator's account may use it."""
 
     def __init__(self, api: client.ApiClient) -> None:
-        self._api = api
+        self.api = api
         self._objects = client.CustomObjectsApi(api)
         self._events = client.EventsV1Api(api)
 
@@ -73,7 +73,7 @@ class Kube:
     async def __aexit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._api.close()  # type: ignore[no-untyped-call]
+        await self.api.close()  # type: ignore[no-untyped-call]
 
     async def list(self, namespaces: Sequence[str]) -> list[Resource]:
         """Read every resource of these namespaces, or of all. One that cannot be read is left out, and logged.
@@ -103,7 +103,7 @@ class Kube:
             KubeError: the account may not ask.
         """
         try:
-            groups = await client.ApisApi(self._api).get_api_versions(_request_timeout=CALL_TIMEOUT)
+            groups = await client.ApisApi(self.api).get_api_versions(_request_timeout=CALL_TIMEOUT)
             if GROUP not in {group.name for group in groups.groups}:
                 return False
             found = await self._objects.get_api_resources(GROUP, VERSION, _request_timeout=CALL_TIMEOUT)
@@ -186,7 +186,7 @@ def explained(error: Exception, wish: str) -> KubeError:
         return KubeError(f"the API server does not know this account (wanted: {wish}): {said}")
     if error.status == 403:
         return KubeError(f"this account may not {wish}: {said}; grant it the rules of docs/reference.md")
-    if error.status == 404:
+    if error.status == 404 and (PLURAL in wish or GROUP in wish):
         return KubeError(f"{PLURAL}.{GROUP} is not installed here (wanted: {wish}): kubectl apply -f crds/")
     return KubeError(f"the API server refused to {wish}: {error.status} {said}")
 

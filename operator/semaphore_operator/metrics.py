@@ -101,6 +101,9 @@ class Metrics(Collector):
 
     def _operator(self) -> Iterator[Metric]:
         record = self._record
+        yield GaugeMetricFamily(
+            "semaphore_operator_leader", "1: this process writes, 0: another holds the Lease", value=record.leading
+        )
         yield GaugeMetricFamily("semaphore_operator_redis_up", "1: Redis answered the last look", value=record.redis_up)
         yield GaugeMetricFamily(
             "semaphore_operator_kubernetes_up", "1: the API server answered the last listing", value=record.kube_up
@@ -126,7 +129,7 @@ class Metrics(Collector):
             repairs.add_metric((kind,), record.repaired[kind])
         yield repairs
         errors = CounterMetricFamily(
-            "semaphore_operator_errors", "Failures; kind is redis, kube, watch or sweep", labels=("kind",)
+            "semaphore_operator_errors", "Failures; kind is redis, kube, watch, sweep or lease", labels=("kind",)
         )
         for kind, number in record.errors.items():
             errors.add_metric((kind,), number)

@@ -25,11 +25,11 @@ async def reconcile(resource: Resource, registry: Registry, store: Store, epoch:
 
     Raises:
         redis.exceptions.RedisError, OSError: Redis did not answer; calling again is right.
-        ValueError: the address of Redis is missing or wrong.
+        ValueError: as `withdraw`.
     """
     registry.put(resource)
     if resource.deleted is not None:
-        await withdraw(resource, registry, store)
+        await withdraw(resource, registry, store, epoch)
         registry.remove(resource.uid)
         return
     owner = registry.owner(resource.semaphore)
@@ -37,11 +37,18 @@ async def reconcile(resource: Resource, registry: Registry, store: Store, epoch:
         await write(resource, registry, await store.redis(), epoch)
 
 
-async def withdraw(resource: Resource, registry: Registry, store: Store) -> None:
-    """Take a deleted resource's semaphore out of Redis, unless it is to be retained or another has its name."""
+async def withdraw(resource: Resource, registry: Registry, store: Store, epoch: int) -> None:
+    """Take a deleted resource's semaphore out of Redis, unless it is to be retained or another has its name.
+
+    Raises:
+        redis.exceptions.RedisError, OSError: Redis did not answer.
+        ValueError: the address of Redis is missing or wrong, or a later leader has written the config: its affair.
+    """
     if resource.spec.deletion_policy is DeletionPolicy.RETAIN or registry.owner(resource.semaphore) is not None:
         return
-    held = await forget(await store.redis(), resource.semaphore, resource.uid)
+    held = await forget(await store.redis(), resource.semaphore, resource.uid, epoch)
+    if held is None:
+        raise ValueError(f"a later leader than that of epoch {epoch} has written the config")
     log.info("%s deleted; %d slots are still held and go with their holders", resource.semaphore, held)
 
 
@@ -70,5 +77,5 @@ async def write(resource: Resource, registry: Registry, redis: AnyRedis, epoch: 
     known = registry.get(resource.uid)
     deleted = known is None or known.deleted is not None
     if deleted and resource.spec.deletion_policy is DeletionPolicy.DELETE and not registry.owner(resource.semaphore):
-        await forget(redis, resource.semaphore, resource.uid)
+        await forget(redis, resource.semaphore, resource.uid, epoch)
     return True

@@ -17,6 +17,10 @@ REPAIRS: Final = ("token", "ungranted", "unheld", "identity", "extra", "fence")
 log = logging.getLogger("semaphore_operator")
 
 
+KINDS: Final = ("redis", "kube", "watch", "sweep", "lease")
+"""Kinds of failures."""
+
+
 @dataclass(frozen=True, slots=True)
 class Seen:
     """What the last look at one semaphore has shown."""
@@ -37,8 +41,12 @@ class Record:
     kube_up: bool = False
     """Whether the last listing worked."""
     watching: bool = False
+    leading: bool = True
+    """Whether this process may write: with an election, while it holds the Lease."""
+    standby: bool = False
+    """Whether it could take over: it can read the Lease, which another holds."""
     finished: float = field(default_factory=time.monotonic)
-    """When the last sweep ended."""
+    """When the last sweep ended; of a follower, the last look at the Lease."""
     duration: float = 0.0
     """How long it took (s)."""
     sweeps: int = 0
@@ -48,7 +56,7 @@ class Record:
     repaired: Counter[str] = field(default_factory=lambda: Counter(dict.fromkeys(REPAIRS, 0)))
     """Repairs of the audit, by kind."""
     leftovers: int = 0
-    errors: dict[str, int] = field(default_factory=lambda: {"redis": 0, "kube": 0, "watch": 0, "sweep": 0})
+    errors: dict[str, int] = field(default_factory=lambda: dict.fromkeys(KINDS, 0))
     _said: dict[str, str] = field(default_factory=dict)
 
     def failed(self, kind: str, text: str) -> None:
@@ -61,4 +69,4 @@ class Record:
     def went_well(self, kind: str) -> None:
         """Note that this kind of thing works; a failure after it is news."""
         if self._said.pop(kind, None):
-            log.info("%s works again", {"redis": "Redis", "kube": "Kubernetes"}.get(kind, kind))
+            log.info("%s works again", {"redis": "Redis", "kube": "Kubernetes", "lease": "the Lease"}.get(kind, kind))

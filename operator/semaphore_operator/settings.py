@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -24,6 +25,7 @@ of the pod, else as kubectl finds it (KUBECONFIG, ~/.kube/config).
 examples:
   semaphore-operator --redis redis://redis:6379/0
   semaphore-operator --redis-file /etc/redis/url --namespaces payments,billing
+  semaphore-operator --redis-file /etc/redis/url --lease semaphores/operator    (each of several replicas)
 
 rights, metrics and conditions: docs/reference.md
 """
@@ -49,8 +51,16 @@ class Settings:
     """Least time between two status writes of one resource."""
     finalizer: float = 60.0
     """For how long a dead Redis may hold up the deletion of a resource."""
+    lease: str = ""
+    """`namespace/name` of the Lease that must be held to write anything; none: there is one process, and it writes."""
+    lease_duration: int = 15
+    """For how long nobody else may write after the last renewal: the longest time without a leader after a crash."""
+    renew_deadline: float = 10.0
+    """For how long a leader goes on without a renewal; shorter than the duration by all that clocks and calls take."""
+    retry_period: float = 2.0
+    """Time between two renewals; for followers, the longest between two looks."""
     epoch: int = 0
-    """Fences config writes of an operator that no longer leads; rises with each leader."""
+    """Fences config writes of an operator that no longer leads; rises with each leader. Not an option."""
 
     def redis_url(self) -> str:
         """Give the present address of Redis.
@@ -103,7 +113,20 @@ def parse(arguments: list[str] | None = None) -> Settings:
         f"least time between two status writes of one resource; default: {default.patch:g}")  # fmt: skip
     add("--finalizer", "SEMAPHORE_FINALIZER_SECONDS", _number(float, 0, 86400), "SECONDS", default.finalizer,
         f"for how long a dead Redis may hold up a deletion; default: {default.finalizer:g}")  # fmt: skip
+    add("--lease", "SEMAPHORE_LEASE", _lease, "NAMESPACE/NAME", "",
+        "Lease that replicas elect a leader by, who alone writes; default: none, this is the only process")  # fmt: skip
+    add("--lease-duration", "SEMAPHORE_LEASE_DURATION_SECONDS", _number(int, 1, 3600), "SECONDS",
+        default.lease_duration,
+        f"how long a crashed leader keeps the Lease; default: {default.lease_duration:g}")  # fmt: skip
+    add("--renew-deadline", "SEMAPHORE_RENEW_DEADLINE_SECONDS", _number(float, 0.1, 3600), "SECONDS",
+        default.renew_deadline,
+        f"how long a leader goes on without a renewal; default: {default.renew_deadline:g}")  # fmt: skip
+    add("--retry-period", "SEMAPHORE_RETRY_PERIOD_SECONDS", _number(float, 0.05, 3600), "SECONDS",
+        default.retry_period,
+        f"time between two renewals; default: {default.retry_period:g}")  # fmt: skip
     settings = Settings(**vars(parser.parse_args(arguments)))
+    if not settings.lease_duration > settings.renew_deadline > settings.retry_period:
+        parser.error("--lease-duration must be longer than --renew-deadline, and that longer than --retry-period")
     try:
         settings.redis_url()
     except ValueError as error:
@@ -113,6 +136,12 @@ def parse(arguments: list[str] | None = None) -> Settings:
 
 def _names(text: str) -> tuple[str, ...]:
     return tuple(filter(None, (name.strip() for name in text.split(","))))
+
+
+def _lease(text: str) -> str:
+    if text and not re.fullmatch(r"[a-z0-9-]+/[a-z0-9.-]+", text):
+        raise argparse.ArgumentTypeError(f"namespace/name of a Lease, such as semaphores/operator, not {text}")
+    return text
 
 
 def _number(kind: type[T], least: T, most: T) -> Callable[[str], T]:

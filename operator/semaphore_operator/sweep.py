@@ -171,7 +171,7 @@ class Sweep:
         self._list_at = time.monotonic() + (LIST_EVERY if self._discovered else 0)
         for resource in self._registry.replace(listed, before):
             try:
-                await withdraw(resource, self._registry, self._store)
+                await withdraw(resource, self._registry, self._store, self._settings.epoch)
             except (RedisError, OSError, ValueError) as error:
                 log.warning("%s was deleted unseen, and its keys are left: %s", resource.semaphore, clean(error))
 

@@ -56,10 +56,11 @@ class Web:
         return web.Response(text="ok\n")
 
     async def _readyz(self, _: web.Request) -> web.Response:
-        """Fail until resources have been listed and are watched."""
-        if self._record.kube_up and self._record.sweeps and self._record.watching:
+        """Fail until resources have been listed and are watched, or, while another leads, the Lease can be read."""
+        record = self._record
+        if record.standby or (record.kube_up and record.sweeps and record.watching):
             return web.Response(text="ok\n")
-        return web.Response(status=503, text="the resources cannot be listed or watched; the log says why\n")
+        return web.Response(status=503, text="the resources or the Lease cannot be read or watched; the log says why\n")
 
     async def _metrics_page(self, _: web.Request) -> web.Response:
         page = await asyncio.to_thread(generate_latest, self._metrics)

@@ -402,6 +402,13 @@ async def test_forgetting_leaves_another_resources_config_alone(processes, redis
     assert (await shown(redis, name)).config.limit == 2
 
 
+async def test_a_leader_that_came_too_late_cannot_forget(redis, name):
+    await declare(redis, name, Config(limit=2, lease_ms=2000, uid="uid", generation=1, epoch=2**51 + 8))
+    assert await forget(redis, name, "uid", 2**51 + 7) is None
+    assert (await shown(redis, name)).config.limit == 2
+    assert await forget(redis, name, "uid", 2**51 + 8) == 0
+
+
 async def test_a_name_wanted_again_before_its_last_holder_left_keeps_that_holder(processes, redis, name):
     alice, _, _ = processes
     [held] = await fill(alice, 1)

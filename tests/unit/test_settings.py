@@ -31,6 +31,8 @@ def test_a_mounted_address_wins_and_may_change(tmp_path):
         (["--redis", "http://redis"], "not a Redis URL"),
         (["--redis-file", "/none"], "cannot be read"),
         (["--redis", "redis://redis:6379/0", "--sweep", "0"], "argument --sweep: 0.1 to 300, not 0"),
+        (["--redis", "redis://redis:6379/0", "--lease", "operator"], "namespace/name of a Lease"),
+        (["--redis", "redis://redis:6379/0", "--renew-deadline", "15"], "must be longer than --renew-deadline"),
     ],
 )
 def test_a_wrong_start_ends_with_what_to_change(arguments, said, capsys, monkeypatch):

@@ -17,6 +17,8 @@ from semaphore_operator.web import SILENCE, Web
         pytest.param({"kube_up": True, "sweeps": 1, "watching": True, "redis_up": True}, 200, 200, id="works"),
         pytest.param({"kube_up": True, "sweeps": 1, "watching": True}, 200, 200, id="Redis is away"),
         pytest.param({"kube_up": True, "sweeps": 1}, 200, 503, id="does not watch"),
+        pytest.param({"leading": False, "standby": True}, 200, 200, id="stands by"),
+        pytest.param({"leading": False}, 200, 503, id="cannot read the Lease"),
         pytest.param({"sweeps": 9, "watching": True}, 200, 503, id="cannot list"),
         pytest.param({"finished": time.monotonic() - SILENCE - 999}, 503, 503, id="hangs"),
     ],

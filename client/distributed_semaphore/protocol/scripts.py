@@ -165,16 +165,17 @@ async def _settle(redis: AnyRedis, name: str) -> None:
         pass
 
 
-async def forget(redis: AnyRedis, name: str, uid: str) -> int:
+async def forget(redis: AnyRedis, name: str, uid: str, epoch: int = 0) -> int | None:
     """Remove a semaphore whose config has this uid: waiters get `Closed`, holders may finish. One round trip.
 
     The keys go with the last holder; a time to live covers holders that crashed.
 
     Returns:
-        How many slots are still held.
+        How many slots are still held; None if it was refused as stale: the config has a higher epoch.
     """
-    [reply] = await run(redis, [Call(FORGET, Keys.of(name), [uid])])
-    return int(_checked(reply))
+    [reply] = await run(redis, [Call(FORGET, Keys.of(name), [uid, epoch])])
+    held = int(_checked(reply))
+    return None if held < 0 else held
 
 
 async def revoke(redis: AnyRedis, name: str, tokens: Sequence[str]) -> int:

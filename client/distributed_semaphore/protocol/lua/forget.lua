@@ -3,13 +3,16 @@
 -- The config goes at once; a mark in the counters says that the rest is closed, and what the lease was. Until the last
 -- release the keys carry a time to live that every renewal extends, so that crashed holders leave nothing behind. Where
 -- waiters are sent away the mark stays for one short lease, so that who missed the message is told `Closed` too.
--- ARGV   uid: a config of another resource is left alone.
--- Reply  number of slots still held.
+-- ARGV   uid, epoch: a config of another resource is left alone, and so is one of a higher epoch (rule 12).
+-- Reply  number of slots still held; -1 refused as stale.
 -- include: prelude
 -- include: hint
-local uid = call('HGET', CONFIG, 'uid')
-if not uid or uid ~= ARGV[1] then
+local present = call('HMGET', CONFIG, 'uid', 'epoch')
+if present[1] ~= ARGV[1] then
   return 0
+end
+if tonumber(ARGV[2]) < (tonumber(present[2]) or 0) then
+  return -1
 end
 local waiting, holding = call('ZCARD', QUEUE), call('ZCOUNT', HOLDERS, '(' .. now, '+inf')
 hint('c')
