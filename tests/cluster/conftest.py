@@ -11,12 +11,15 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
 from tests.cluster.operator_process import OperatorProcess
+from tests.cluster.releases import Installed, forget_semaphores, make_helm
 
 from controlplane import ControlPlane
 from distributed_semaphore.testing import RedisServer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from tests.cluster.releases import Helm
 
 CRDS = Path(__file__).parents[2] / "crds"
 CRD = "distributedsemaphores.semaphores.dev"
@@ -95,6 +98,23 @@ def crd(cluster: ControlPlane, kubectl: Kubectl) -> None:
 def redis_server() -> Iterator[RedisServer]:
     with RedisServer() as server:
         yield server
+
+
+@pytest.fixture
+def helm(own_cluster: ControlPlane, kubectl: Kubectl, tmp_path: Path) -> Iterator[Helm]:
+    """A helm on a cluster that has never heard of semaphores, and will not have afterwards."""
+    forget_semaphores(kubectl)
+    yield make_helm(tmp_path, own_cluster.kubeconfig)
+    forget_semaphores(kubectl)
+
+
+@pytest.fixture
+def installed(
+    helm: Helm, kubectl: Kubectl, cluster: ControlPlane, namespace: str, tmp_path: Path
+) -> Iterator[Installed]:
+    """For the chart of the operator in the test's own namespace; it goes with the test, cluster-wide roles and all."""
+    yield Installed(helm, kubectl, cluster, namespace, tmp_path)
+    helm("uninstall", "operator", f"--namespace={namespace}", "--ignore-not-found")
 
 
 class StartOperator(Protocol):

@@ -27,6 +27,12 @@ OPERATOR = ROOT / "charts" / "semaphore-operator"
 DOWNSTREAM = ROOT / "charts" / "distributed-semaphore"
 CRD = "distributedsemaphores.semaphores.dev"
 NAME = "operator-semaphore-operator"
+RIGHTS = {
+    (CRD, "list watch patch"),
+    ("distributedsemaphores.semaphores.dev/status", "patch"),
+    ("events.events.k8s.io", "create"),
+}
+"""What the operator's account may do, beside what any account may: resource and verbs."""
 
 
 def eventually(condition: Callable[[], bool], timeout: float = 15.0) -> None:

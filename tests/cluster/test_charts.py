@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
-from tests.cluster.releases import CRD, DOWNSTREAM, OPERATOR, ROOT, Installed, eventually, forget_semaphores, make_helm
+from tests.cluster.releases import CRD, DOWNSTREAM, OPERATOR, RIGHTS, ROOT, eventually, make_helm
 
 import redis
 from chart_docs import current, documented
 from distributed_semaphore.testing import RedisServer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from tests.cluster.conftest import Kubectl
-    from tests.cluster.releases import Helm
-
-    from controlplane import ControlPlane
+    from tests.cluster.releases import Helm, Installed
 
 EXAMPLES = sorted((ROOT / "examples" / "downstreams").glob("*.yaml"))
 REDIS = ("--set", "redis.url=redis://redis:6379/0")
@@ -31,14 +28,6 @@ REDIS = ("--set", "redis.url=redis://redis:6379/0")
 def plain_helm(tmp_path_factory: pytest.TempPathFactory) -> Helm:
     """A helm that knows no cluster and keeps what it keeps in a folder of the test's own."""
     return make_helm(tmp_path_factory.mktemp("helm"), Path(os.devnull))
-
-
-@pytest.fixture
-def helm(own_cluster: ControlPlane, kubectl: Kubectl, tmp_path: Path) -> Iterator[Helm]:
-    """A helm on a cluster that has never heard of semaphores, and will not have afterwards."""
-    forget_semaphores(kubectl)
-    yield make_helm(tmp_path, own_cluster.kubeconfig)
-    forget_semaphores(kubectl)
 
 
 def test_charts_pass_strict_lint(plain_helm: Helm) -> None:
@@ -88,9 +77,19 @@ def test_every_value_is_documented_and_in_the_schema(chart: Path) -> None:
     check(yaml.safe_load(text), schema["properties"])
 
 
+REDIS_URL, ON = {"redis": {"url": "redis://r"}}, {"enabled": True}
 WRONG: list[tuple[Path, Any, str]] = [
     (OPERATOR, {}, "Set redis.url .* or redis.existingSecret"),
-    (OPERATOR, {"redis": {"url": "redis://r", "existingSecret": "s"}}, "redis.url or redis.existingSecret, not both"),
+    (OPERATOR, {"redis": {"url": "redis://r", "existingSecret": "s"}}, "set one of redis.url, redis.existingSecret"),
+    (OPERATOR, {"redis": {"url": "redis://r"}, "valkey": {"enabled": True}}, "set one of redis.url, .* valkey.enabled"),
+    (OPERATOR, {"redis": {"url": "redis+sentinels://r/s"}}, "'/redis/url': .*does not match pattern"),
+    (OPERATOR, {"redis": {"tls": True}}, "'/redis': .*'tls' not allowed"),
+    (OPERATOR, {"networkPolicy": {"from": "prometheus"}}, "'/networkPolicy/from': got string, want array"),
+    (OPERATOR, {"monitoring": {"serviceMonitor": {"interval": "often"}}}, "'/monitoring/serviceMonitor/interval': "),
+    (OPERATOR, {"monitoring": {"rules": {"alerts": {"QueueStuck": {}}}}}, "invalid propertyName 'QueueStuck'"),
+    (OPERATOR, {"monitoring": {"rules": {"alerts": {"SemaphoreLongWait": {"after": "5m"}}}}}, "'after' not allowed"),
+    (OPERATOR, REDIS_URL | {"monitoring": {"podMonitor": ON, "serviceMonitor": ON}}, "podMonitor, not both"),
+    (OPERATOR, REDIS_URL | {"monitoring": {"serviceMonitor": ON}, "service": {"enabled": False}}, "service.enabled to"),
     (OPERATOR, {"redis": {"uri": "redis://r:6379"}}, "'/redis': .*'uri' not allowed"),
     (OPERATOR, {"redis": {"url": "http://r:6379"}}, "'/redis/url': .*does not match pattern"),
     (OPERATOR, {"replicas": 2}, "'/replicas': maximum: got 2, want 1"),
@@ -164,7 +163,13 @@ def test_what_the_charts_make_is_accepted_by_the_api_server(helm: Helm, kubectl:
     kubectl("apply", "--server-side", f"--filename={ROOT / 'crds'}")
     kubectl("wait", "--for=condition=Established", f"crd/{CRD}", "--timeout=20s")
     everything = {
-        "redis": {"existingSecret": "redis", "existingSecretKey": "address"},
+        "redis": {"existingSecret": "redis", "existingSecretKey": "address", "caSecret": "redis-ca"},
+        "networkPolicy": {
+            "enabled": True,
+            "from": [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}],
+            "egress": [{"ports": [{"port": 6379}]}],
+        },
+        "monitoring": {"dashboard": {"enabled": True}},
         "namespaces": [namespace],
         "image": {"digest": f"sha256:{'0' * 64}"},
         "imagePullSecrets": [{"name": "registry"}],
@@ -182,26 +187,45 @@ def test_what_the_charts_make_is_accepted_by_the_api_server(helm: Helm, kubectl:
     rendered = [
         helm("template", "operator", OPERATOR, here, *REDIS),
         helm("template", "operator", OPERATOR, here, values=everything),
+        helm("template", "operator", OPERATOR, here, values={"valkey": {"enabled": True}}),
         *(helm("template", "downstream", DOWNSTREAM, here, f"--values={example}") for example in EXAMPLES),
     ]
     for manifests in rendered:
         accepted = kubectl(
             "apply", "--server-side", "--dry-run=server", "--force-conflicts", "--filename=-", stdin=manifests
         )
-        assert accepted.count("(server dry run)") == len([each for each in yaml.safe_load_all(manifests) if each])
+        made = [each for each in yaml.safe_load_all(manifests) if each]
+        assert accepted.count("(server dry run)") == len(made)
+        for each in made:
+            pod = each["spec"].get("template", each)["spec"] if each["kind"] in {"Deployment", "Pod"} else {}
+            for container in pod.get("containers", ()):
+                names = [variable["name"] for variable in container.get("env", ())]
+                assert len(names) == len(set(names)), f"{each['kind']} {each['metadata']['name']}: {names}"
 
 
-# What the operator's account may do, beside what any account may.
-RIGHTS = {
-    (CRD, "list watch patch"),
-    ("distributedsemaphores.semaphores.dev/status", "patch"),
-    ("events.events.k8s.io", "create"),
-}
-
-
-@pytest.fixture
-def installed(helm: Helm, kubectl: Kubectl, cluster: ControlPlane, namespace: str, tmp_path: Path) -> Installed:
-    return Installed(helm, kubectl, cluster, namespace, tmp_path)
+def test_an_upgrade_brings_new_fields_of_the_resource_and_keeps_semaphores(
+    installed: Installed, helm: Helm, kubectl: Kubectl, namespace: str, tmp_path: Path
+) -> None:
+    """helm leaves alone what is in a chart's crds/; a template it brings up to date."""
+    here = f"--namespace={namespace}"
+    before = tmp_path / "before"
+    shutil.copytree(OPERATOR, before)
+    file = before / "files" / f"{CRD}.yaml"
+    crd = yaml.safe_load(file.read_text())
+    del crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]["maxHold"]
+    file.write_text(yaml.safe_dump(crd))
+    helm("install", "operator", before, here, *REDIS)
+    kubectl("wait", "--for=condition=Established", f"crd/{CRD}", "--timeout=20s")
+    helm("install", "api", DOWNSTREAM, here, "--set=semaphores.api.limit=5")
+    limited = ("upgrade", "api", DOWNSTREAM, here, "--set=semaphores.api.limit=5,semaphores.api.maxHold=1h")
+    with pytest.raises(AssertionError, match="maxHold"):
+        helm(*limited)
+    uid = kubectl("get", "dsem", "api", here, "--output=jsonpath={.metadata.uid}")
+    helm("upgrade", "operator", OPERATOR, here, *REDIS)
+    eventually(lambda: "maxHold" in kubectl("get", "crd", CRD, "--output=json"))
+    helm(*limited)
+    kept = kubectl("get", "dsem", "api", here, "--output=jsonpath={.metadata.uid} {.spec.maxHold}")
+    assert kept == f"{uid} 1h"
 
 
 def test_life_of_both_charts(installed: Installed, helm: Helm, kubectl: Kubectl, namespace: str) -> None:
@@ -243,36 +267,11 @@ def test_life_of_both_charts(installed: Installed, helm: Helm, kubectl: Kubectl,
             with pytest.raises(AssertionError, match="ended with 1"):
                 kubectl("auth", "can-i", "patch", "dsem/licensed-api", here, worker)
 
-            helm("uninstall", "operator", here)
-            left = kubectl(
-                "get", "deployment,secret,service,sa", here, "--selector=app.kubernetes.io/instance=operator"
-            )
-            assert left == ""
-            assert limit() == "9", "the operator's chart leaves the semaphores"
-            helm("install", "operator", OPERATOR, here, values=values)  # it finds its CRD again
+        helm("uninstall", "operator", here)
+        left = kubectl("get", "deployment,secret,service,sa", here, "--selector=app.kubernetes.io/instance=operator")
+        assert left == ""
+        assert limit() == "9", "the operator's chart leaves the semaphores"
+        installed.install(values)  # it finds its CRD again; the account is a new one
+        with installed.operating():
             helm("uninstall", "licensed-api", here)
             kubectl("wait", "--for=delete", "dsem/licensed-api", here, "--timeout=20s")
-
-
-def test_a_role_in_each_namespace_is_enough(installed: Installed, kubectl: Kubectl, namespace: str) -> None:
-    here = f"--namespace={namespace}"
-    resource = {
-        "apiVersion": "semaphores.dev/v1alpha1",
-        "kind": "DistributedSemaphore",
-        "metadata": {"name": "licensed-api"},
-        "spec": {"limit": 5},
-    }
-    with RedisServer() as server, redis.Redis.from_url(server.url, decode_responses=True) as store:
-        values = {"redis": {"url": server.url}, "operator": {"sweepSeconds": 0.2}, "namespaces": [namespace]}
-        assert f"serves the namespaces {namespace}" in installed.install(values)
-        assert installed.rights() == RIGHTS
-        with pytest.raises(AssertionError, match="ended with 1"):
-            kubectl("auth", "can-i", "list", "dsem", "--namespace=default", kubeconfig=installed.account)
-        kubectl("apply", here, "--filename=-", stdin=json.dumps(resource))
-        with installed.operating():
-            kubectl("wait", "--for=condition=Ready", "dsem/licensed-api", here, "--timeout=20s")
-            # By watching, not by the listing once a minute.
-            kubectl("scale", "dsem", "licensed-api", here, "--replicas=8")
-            eventually(lambda: store.hget(f"sem:{{{namespace}/licensed-api}}:config", "limit") == "8")
-            kubectl("delete", "dsem", "licensed-api", here, "--timeout=20s")
-        assert "orbidden" not in installed.log.read_text()

@@ -13,16 +13,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 import yaml
-from tests.cluster.releases import ROOT, Installed, eventually, forget_semaphores, make_helm
+from tests.cluster.releases import ROOT, Installed, eventually
 
 from distributed_semaphore.testing import RedisServer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from tests.cluster.conftest import Kubectl
 
-    from controlplane import ControlPlane
 
 BUILD, RUN = ROOT / "hack" / "image" / "build", ROOT / "hack" / "image" / "run"
 INSIDE = "/etc/semaphore-operator/redis"  # where the chart mounts the Secret
@@ -44,13 +41,6 @@ pytestmark = [
 def image() -> str:
     built = subprocess.run([BUILD], stdout=subprocess.PIPE, text=True, check=True)
     return built.stdout.strip()
-
-
-@pytest.fixture
-def installed(own_cluster: ControlPlane, kubectl: Kubectl, namespace: str, tmp_path: Path) -> Iterator[Installed]:
-    forget_semaphores(kubectl)
-    yield Installed(make_helm(tmp_path, own_cluster.kubeconfig), kubectl, own_cluster, namespace, tmp_path)
-    forget_semaphores(kubectl)
 
 
 def output(image: str, *arguments: str) -> str:

@@ -41,12 +41,17 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | 
 {{- default (printf "%s-redis" (include "semaphore-operator.fullname" . | trunc 57 | trimSuffix "-")) .Values.redis.existingSecret }}
 {{- end }}
 
+{{- define "semaphore-operator.valkeyName" -}}
+{{- printf "%s-valkey" (include "semaphore-operator.fullname" . | trunc 56 | trimSuffix "-") }}
+{{- end }}
+
 {{/* What a schema cannot say well: a message that names the keys. */}}
 {{- define "semaphore-operator.validate" -}}
-{{- if and .Values.redis.url .Values.redis.existingSecret }}
-{{- fail "redis: set redis.url or redis.existingSecret, not both" }}
-{{- else if not (or .Values.redis.url .Values.redis.existingSecret) }}
-{{- fail "redis: which Redis? Set redis.url (redis://host:6379/0), or redis.existingSecret to the name of a Secret that holds the address" }}
+{{- $ways := compact (list .Values.redis.url .Values.redis.existingSecret (ternary "valkey" "" .Values.valkey.enabled)) }}
+{{- if gt (len $ways) 1 }}
+{{- fail "redis: set one of redis.url, redis.existingSecret and valkey.enabled" }}
+{{- else if not $ways }}
+{{- fail "redis: which Redis? Set redis.url (redis://host:6379/0), or redis.existingSecret to the name of a Secret that holds the address; to try things out, valkey.enabled" }}
 {{- end }}
 {{- end }}
 
