@@ -7,14 +7,15 @@ import logging
 import random
 import threading
 from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import kopf
 from redis.exceptions import RedisError
 
 from semaphore_operator.events import keys_left
-from semaphore_operator.kube import in_cluster
+from semaphore_operator.kube import COMPONENT, in_cluster, server_of_pod
 from semaphore_operator.models import FINALIZER, GROUP, PLURAL, VERSION, Resource
 from semaphore_operator.reconcile import reconcile
 from semaphore_operator.status import clean
@@ -98,6 +99,7 @@ class Watch:
                 registry=handlers.registered(),
                 settings=_kopf_settings(),
                 standalone=True,
+                identity=cast("Any", COMPONENT),  # kopf's own guess takes a passwd entry
                 clusterwide=not self._settings.namespaces,
                 namespaces=self._settings.namespaces,
             )
@@ -168,7 +170,12 @@ def _read(body: kopf.Body) -> Resource | None:
 
 
 def _login(**options: Any) -> kopf.ConnectionInfo | None:
-    return kopf.login_with_service_account(**options) if in_cluster() else kopf.login_with_kubeconfig(**options)
+    """Find the API server as `Kube.connect` does; called again when a token is refused, so a new one is read."""
+    if not in_cluster():
+        return kopf.login_with_kubeconfig(**options)
+    account = kopf.login_with_service_account(**options)
+    # kopf goes to kubernetes.default.svc, which takes a cluster's DNS.
+    return account and replace(account, server=server_of_pod())
 
 
 def _kopf_settings() -> kopf.OperatorSettings:

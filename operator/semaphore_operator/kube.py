@@ -42,6 +42,12 @@ def in_cluster() -> bool:
     return "KUBERNETES_SERVICE_HOST" in os.environ and not os.environ.get("KUBECONFIG")
 
 
+def server_of_pod() -> str:
+    """Give the API server's address as every pod is told it."""
+    host, port = os.environ["KUBERNETES_SERVICE_HOST"], os.environ["KUBERNETES_SERVICE_PORT"]
+    return f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
+
+
 class Kube:
     """The API server, as the operator's account may use it."""
 

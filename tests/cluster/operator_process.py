@@ -10,9 +10,12 @@ import time
 import urllib.error
 import urllib.request
 from pathlib import Path
-from typing import Final, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from prometheus_client.parser import text_string_to_metric_families
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 PORT: Final = re.compile(r"on port (\d+)")
 START: Final = 20.0
@@ -22,8 +25,9 @@ COMPILED: Final = Path(".pytest_cache", "compiled").resolve()
 class OperatorProcess:
     """`python -m semaphore_operator` with its log in a file."""
 
-    def __init__(self, kubeconfig: Path, log: Path, *arguments: str) -> None:
+    def __init__(self, kubeconfig: Path, log: Path, *arguments: str, within: Sequence[str] = ()) -> None:
         self.log = log
+        self._within = within
         self._kubeconfig = kubeconfig
         self._arguments = arguments
         self._process: subprocess.Popen[bytes] | None = None
@@ -34,7 +38,15 @@ class OperatorProcess:
         environment = {name: value for name, value in os.environ.items() if not name.startswith("SEMAPHORE_")}
         environment |= {"KUBECONFIG": str(self._kubeconfig), "PYTHONPYCACHEPREFIX": str(COMPILED)}
         environment.pop("PYTHONDONTWRITEBYTECODE", None)  # compiling all it imports takes longer than a start
-        command = [sys.executable, "-m", "semaphore_operator", "--host=127.0.0.1", "--port=0", *self._arguments]
+        command = [
+            *self._within,
+            sys.executable,
+            "-m",
+            "semaphore_operator",
+            "--host=127.0.0.1",
+            "--port=0",
+            *self._arguments,
+        ]
         with self.log.open("ab") as out:
             begin = out.tell()
             self._process = subprocess.Popen(command, env=environment, stderr=out, stdout=out)
@@ -50,6 +62,11 @@ class OperatorProcess:
     def port(self) -> int:
         """Port of its pages."""
         return self._port
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
 
     @property
     def text(self) -> str:

@@ -3,27 +3,37 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import itertools
 import json
 import os
 import re
+import shutil
+import signal
+import sys
 import time
 from typing import TYPE_CHECKING, Any, Final, Self
+from urllib.parse import urlsplit
 
 import pytest
+import yaml
 from redis.asyncio import Redis
 from tests.cluster.conftest import Resources, eventually
+from tests.cluster.operator_process import COMPILED, OperatorProcess
 
+import redis as redis_py
 from distributed_semaphore import AsyncSemaphore
 from distributed_semaphore.protocol import Keys
 from distributed_semaphore.testing import RedisServer
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
+    from pathlib import Path
 
     from tests.cluster.conftest import StartOperator
-    from tests.cluster.operator_process import OperatorProcess
+
+    from controlplane import ControlPlane
 
 DURATION: Final = 3
 """Lease duration (s): short, so that a crash is over soon."""
@@ -34,6 +44,8 @@ SHORT: Final = (
     "--sweep=0.2",
     "--patch=0.2",
 )
+PROGRESS: Final = "semaphores.dev/reconcile"
+"""Annotation in which kopf keeps what a handler has said."""
 SOAK: Final = os.environ.get("SEMAPHORE_SOAK") == "1"
 KILLS: Final = 20 if SOAK else 3
 
@@ -51,11 +63,11 @@ class Replicas:
         self.dsem = dsem
         self.lease = f"{dsem.namespace}/operator"
         self.all: list[OperatorProcess] = []
-        self._options = (f"--redis={server.url}", f"--namespaces={dsem.namespace}", f"--lease={self.lease}", *SHORT)
+        self.options = (f"--redis={server.url}", f"--namespaces={dsem.namespace}", f"--lease={self.lease}", *SHORT)
         self._start = start
 
     def add(self, **how: Any) -> OperatorProcess:
-        process = self._start(*self._options, **how)
+        process = self._start(*self.options, **how)
         self.all.append(process)
         return process
 
@@ -103,6 +115,42 @@ async def load(name: str, url: str) -> AsyncIterator[list[float]]:
     finally:
         stop.set()
         await asyncio.gather(*workers)
+
+
+class Proxy:
+    """Stands between one client and the API server; once it is cut, connections stay open and carry nothing."""
+
+    def __init__(self, server: str) -> None:
+        self.cut = False
+        self.url = ""
+        self._address = urlsplit(server)
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def __aenter__(self) -> Self:
+        self._server = await asyncio.start_server(self._connected, "127.0.0.1")
+        self.url = f"https://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._server.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there, back = await asyncio.open_connection(self._address.hostname, self._address.port)
+        for source, sink in ((reader, back), (there, writer)):
+            task = asyncio.create_task(self._carry(source, sink))
+            self._tasks.add(task)
+
+    async def _carry(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+        try:
+            while content := await source.read(65536):
+                if not self.cut:
+                    sink.write(content)
+                    await sink.drain()
+        finally:
+            sink.close()
 
 
 class ConfigWrites:
@@ -160,3 +208,137 @@ async def test_one_of_three_leads_and_a_killed_leader_is_replaced_while_grants_g
     assert writes.epochs == sorted(writes.epochs), "an earlier leader wrote after a later one"
     assert len(set(writes.epochs)) >= KILLS
     assert max(later - earlier for earlier, later in itertools.pairwise(grants)) < 1
+
+
+async def test_a_leader_that_is_told_to_end_hands_over_and_so_an_update_has_one_writer(
+    replicas: Replicas, server: RedisServer
+) -> None:
+    """kopf#51, #734: a rolling update of two, newcomer first; exit code 0, the next leads within moments."""
+    replicas.dsem.apply("api", limit=2)
+    await asyncio.to_thread(replicas.add)
+    await asyncio.to_thread(replicas.leader)
+    await asyncio.to_thread(replicas.add)
+    await asyncio.to_thread(replicas.dsem.ready, "api")
+    name = f"{replicas.dsem.namespace}/api"
+    async with ConfigWrites(server.url, name) as writes, load(name, server.url) as grants:
+        for _ in range(2):
+            old = await asyncio.to_thread(replicas.leader)
+            new = await asyncio.to_thread(replicas.add)
+            await asyncio.to_thread(eventually, lambda new=new: new.get("/readyz")[0] == 200)
+            code, took = await asyncio.to_thread(old.stop)
+            assert code == 0
+            assert took < 10
+            # By its expiry it would take 3 s from the last renewal, which is 0.4 s old at most.
+            assert await asyncio.to_thread(eventually, lambda: len(replicas.leaders) == 1) < DURATION - 1
+        await asyncio.to_thread(eventually, lambda: len(set(writes.epochs)) >= 2)
+    assert writes.epochs == sorted(writes.epochs)
+    assert max(later - earlier for earlier, later in itertools.pairwise(grants)) < 1
+
+
+async def test_a_stopped_leader_that_wakes_up_late_ends_and_changes_nothing(
+    replicas: Replicas, server: RedisServer, cluster: ControlPlane, tmp_path: Path
+) -> None:
+    """What it had in mind to write comes after the next leader's writes, and is refused."""
+    late = OperatorProcess(cluster.kubeconfig, tmp_path / "late.log", *replicas.options).start()
+    try:
+        replicas.dsem.apply("api", limit=2)
+        await asyncio.to_thread(replicas.dsem.ready, "api")
+        next_one = await asyncio.to_thread(replicas.add)
+        async with ConfigWrites(server.url, f"{replicas.dsem.namespace}/api") as writes:
+            os.kill(late.pid, signal.SIGSTOP)
+            await asyncio.to_thread(replicas.leader)
+            replicas.dsem("scale", "dsem", "api", "--replicas=5")
+            await asyncio.to_thread(eventually, lambda: replicas.dsem.status("api")["limit"] == 5)
+            os.kill(late.pid, signal.SIGCONT)
+            assert await asyncio.to_thread(late.end) == 3
+            replicas.dsem("scale", "dsem", "api", "--replicas=6")
+            await asyncio.to_thread(eventually, lambda: replicas.dsem.status("api")["limit"] == 6)
+        assert len(set(writes.epochs)) == 1, "only the new leader's"
+        assert next_one.running
+        assert "no longer leads, and ends" in late.text
+    finally:
+        late.kill()
+
+
+async def test_a_leader_cut_off_from_the_api_server_ends_before_another_leads(
+    replicas: Replicas, server: RedisServer, cluster: ControlPlane, tmp_path: Path
+) -> None:
+    """kubernetes-client/python#1669: its connections stay open, and nothing comes through them any more."""
+    async with Proxy(cluster.server) as proxy:
+        kubeconfig = tmp_path / "cut.kubeconfig"
+        kubeconfig.write_text(cluster.kubeconfig.read_text().replace(cluster.server, proxy.url))
+        process = OperatorProcess(kubeconfig, tmp_path / "cut.log", *replicas.options)
+        await asyncio.to_thread(process.start)
+        try:
+            replicas.dsem.apply("api", limit=2)
+            await asyncio.to_thread(replicas.dsem.ready, "api")
+            await asyncio.to_thread(replicas.add)
+            proxy.cut = True
+            start = time.monotonic()
+            while not replicas.leaders:
+                assert time.monotonic() - start < 20
+                await asyncio.sleep(0.02)
+            assert not process.running, "two at once"
+            assert process.end() == 3
+            assert "was not renewed for 2 s" in process.text
+        finally:
+            process.kill()
+        replicas.dsem("scale", "dsem", "api", "--replicas=3")
+        await asyncio.to_thread(eventually, lambda: replicas.dsem.status("api")["limit"] == 3)
+
+
+def test_a_deletion_is_not_done_by_an_earlier_leader(replicas: Replicas, server: RedisServer) -> None:
+    """A later leader's config stays, and so does the finalizer, until that leader looks at it."""
+    replicas.dsem.apply("api", limit=2)
+    replicas.add()
+    replicas.dsem.ready("api")
+    config = Keys.of(f"{replicas.dsem.namespace}/api").config
+    with redis_py.Redis.from_url(server.url, decode_responses=True) as store:
+        mine = store.hget(config, "epoch")
+        store.hset(config, "epoch", 2**52)
+        replicas.dsem("delete", "dsem", "api", "--wait=false")
+        eventually(lambda: "later leader" in replicas.dsem.get("api")["metadata"]["annotations"].get(PROGRESS, ""))
+        assert store.hget(config, "limit") == "2"
+        assert replicas.dsem.get("api")["metadata"]["finalizers"]
+        store.hset(config, "epoch", mine)
+        replicas.dsem("wait", "--for=delete", "dsem/api", "--timeout=30s")
+        assert store.keys(f"{Keys.of(f'{replicas.dsem.namespace}/api').prefix}*") == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("setpriv"), reason="only root can make a pod's surroundings")
+def test_it_runs_as_in_a_pod_under_a_uid_without_a_name_and_without_dns(
+    dsem: Resources, server: RedisServer, own_cluster: ControlPlane, tmp_path: Path
+) -> None:
+    """With the mounted account alone: no kubeconfig, no HOME, no passwd entry, no name kubernetes.default.svc."""
+    dsem("create", "clusterrolebinding", dsem.namespace, "--clusterrole=cluster-admin",
+         f"--serviceaccount={dsem.namespace}:default")  # fmt: skip
+    cluster = yaml.safe_load(own_cluster.kubeconfig.read_text())["clusters"][0]["cluster"]
+    account = tmp_path / "account"
+    account.mkdir()
+    (account / "ca.crt").write_bytes(base64.b64decode(cluster["certificate-authority-data"]))
+    (account / "token").write_text(dsem("create", "token", "default"))
+    (account / "namespace").write_text(dsem.namespace)
+    address = urlsplit(own_cluster.server)
+    mount = "/run/secrets/kubernetes.io/serviceaccount"
+    script = (
+        f"mount -t tmpfs none /run && mkdir -p {mount} && mount --bind {account} {mount} &&"
+        f" exec env -i KUBERNETES_SERVICE_HOST={address.hostname} KUBERNETES_SERVICE_PORT={address.port}"
+        f" PYTHONPATH='{os.pathsep.join(sys.path)}' PYTHONPYCACHEPREFIX='{COMPILED}'"
+        # The one privilege that a pod would not have: to read the interpreter wherever root has it.
+        " setpriv --reuid=65532 --regid=65532 --clear-groups --inh-caps=+dac_override --ambient-caps=+dac_override"
+        ' "$@"'
+    )
+    options = (f"--redis={server.url}", f"--namespaces={dsem.namespace}", f"--lease={dsem.namespace}/operator", *SHORT)
+    within = ("unshare", "--mount", "sh", "-c", script, "sh")
+    process = OperatorProcess(tmp_path, tmp_path / "pod.log", *options, within=within)
+    try:
+        process.start()
+        dsem.apply("api", limit=2)
+        dsem.ready("api")
+        eventually(lambda: "finalizers" in dsem.get("api")["metadata"])
+        dsem("delete", "dsem", "api", "--timeout=10s")
+        assert process.stop()[0] == 0
+        assert "Traceback" not in process.text, process.text
+    finally:
+        process.kill()
+        dsem("delete", "clusterrolebinding", dsem.namespace)
