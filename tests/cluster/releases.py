@@ -31,6 +31,8 @@ RIGHTS = {
     (CRD, "list watch patch"),
     ("distributedsemaphores.semaphores.dev/status", "patch"),
     ("events.events.k8s.io", "create"),
+    ("leases.coordination.k8s.io", "create"),
+    ("leases.coordination.k8s.io", "get patch"),
 }
 """What the operator's account may do, beside what any account may: resource and verbs."""
 
@@ -96,7 +98,7 @@ class Installed:
         """Install it; return the notes."""
         notes = self.helm("install", "operator", OPERATOR, self.namespace, values=values)
         deployment = json.loads(self.kubectl("get", "deployment", NAME, self.namespace, "--output=json"))
-        assert deployment["spec"]["strategy"] == {"type": "Recreate"}
+        assert deployment["spec"]["replicas"] == 2
         [container] = deployment["spec"]["template"]["spec"]["containers"]
         self.arguments = container["args"]
         # The address of Redis goes from the values through the Secret into the file that the operator reads.

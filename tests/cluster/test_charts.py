@@ -92,7 +92,7 @@ WRONG: list[tuple[Path, Any, str]] = [
     (OPERATOR, REDIS_URL | {"monitoring": {"serviceMonitor": ON}, "service": {"enabled": False}}, "service.enabled to"),
     (OPERATOR, {"redis": {"uri": "redis://r:6379"}}, "'/redis': .*'uri' not allowed"),
     (OPERATOR, {"redis": {"url": "http://r:6379"}}, "'/redis/url': .*does not match pattern"),
-    (OPERATOR, {"replicas": 2}, "'/replicas': maximum: got 2, want 1"),
+    (OPERATOR, {"replicas": 99}, "'/replicas': maximum: got 99, want 9"),
     (OPERATOR, {"namespaces": "payments"}, "'/namespaces': got string, want array"),
     (OPERATOR, {"namespaces": ["Payments"]}, "'/namespaces/0': .*does not match pattern"),
     (OPERATOR, {"crds": {"keep": "yes"}}, "'/crds/keep': got string, want boolean"),

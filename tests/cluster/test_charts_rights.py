@@ -66,11 +66,12 @@ def test_without_any_of_its_rights_the_operator_says_which_it_misses(
     here = f"--namespace={namespace}"
     with RedisServer() as server, redis.Redis.from_url(server.url) as store:
         installed.install({"redis": {"url": server.url}, "operator": {"sweepSeconds": 0.2, "patchSeconds": 0.2}})
-        role = json.loads(kubectl("get", "clusterrole", NAME, "--output=json"))
+        kind = ("role", f"{NAME}-leader") if resource.startswith("leases") else ("clusterrole", NAME)
+        role = json.loads(kubectl("get", *kind, here, "--output=json"))
         name, slash, part = resource.partition("/")
         plural, _, group = name.partition(".")
         plural += slash + part
-        [rule] = [each for each in role["rules"] if each["resources"] == [plural]]
+        [rule] = [each for each in role["rules"] if each["resources"] == [plural] and verb in each["verbs"]]
         rule["verbs"].remove(verb)
         role["rules"] = [each for each in role["rules"] if each["verbs"]]
         kubectl("replace", "--filename=-", stdin=json.dumps(role))
