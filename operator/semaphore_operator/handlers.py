@@ -9,8 +9,10 @@ import threading
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
 
+import aiohttp
 import kopf
 from redis.exceptions import RedisError
 
@@ -32,6 +34,8 @@ log = logging.getLogger(__name__)
 LONGEST_BACK_OFF: Final = 15.0
 """Seconds between two attempts to delete a semaphore from a Redis that does not answer."""
 STOP: Final = 5.0
+CONNECTIONS: Final = 16
+"""To the API server, besides one for each watch."""
 
 
 class Watch:
@@ -120,7 +124,8 @@ class Handlers:
         """Give kopf's registry of handlers."""
         registry = kopf.OperatorRegistry()
         kind = (GROUP, VERSION, PLURAL)
-        kopf.on.login(id="login", registry=registry)(_login)
+        watches = max(1, len(self._settings.namespaces))
+        kopf.on.login(id="login", registry=registry)(partial(_login, CONNECTIONS + watches))
         for on in (kopf.on.create, kopf.on.update, kopf.on.resume):
             on(*kind, id="reconcile", registry=registry)(self.changed)
         kopf.on.delete(*kind, id="reconcile", registry=registry)(self.deleted)
@@ -169,13 +174,23 @@ def _read(body: kopf.Body) -> Resource | None:
         return None
 
 
-def _login(**options: Any) -> kopf.ConnectionInfo | None:
+async def _login(connections: int, **options: Any) -> kopf.AiohttpSession | None:
     """Find the API server as `Kube.connect` does; called again when a token is refused, so a new one is read."""
     if not in_cluster():
-        return kopf.login_with_kubeconfig(**options)
-    account = kopf.login_with_service_account(**options)
-    # kopf goes to kubernetes.default.svc, which takes a cluster's DNS.
-    return account and replace(account, server=server_of_pod())
+        account = kopf.login_with_kubeconfig(**options)
+    elif account := kopf.login_with_service_account(**options):
+        # kopf goes to kubernetes.default.svc, which takes a cluster's DNS.
+        account = replace(account, server=server_of_pod())
+    if account is None:
+        return None
+    # kopf's own session has no limit: at a start with many resources hundreds of connections, 0.4 MiB of TLS each.
+    connector = aiohttp.TCPConnector(limit=connections, ssl=account.as_ssl_context())
+    session = aiohttp.ClientSession(
+        connector=connector, headers=account.as_http_headers(), proxy=account.proxy_url, trust_env=account.trust_env
+    )
+    return kopf.AiohttpSession(
+        server=account.server, default_namespace=account.default_namespace, aiohttp_session=session
+    )
 
 
 def _kopf_settings() -> kopf.OperatorSettings:

@@ -12,6 +12,7 @@ from distributed_semaphore.protocol import inspect
 from semaphore_operator.observe import observe
 from semaphore_operator.reconcile import reconcile, write
 from semaphore_operator.registry import Registry
+from semaphore_operator.runs import Runs
 from semaphore_operator.settings import Settings
 from semaphore_operator.store import Store
 
@@ -69,8 +70,9 @@ async def test_the_reclaim_lasts_for_the_longest_lease_that_may_have_been_in_for
     registry = Registry()
     known = resource(lease="5s", status={"observedGeneration": 1, "leaseSeconds": 60})
     registry.put(known)
-    [seen], lost = await observe(redis, [known], registry, 0)
-    assert lost == [known]
+    look = await observe(redis, [known], registry, Runs(), 0)
+    [seen] = look.found
+    assert look.lost == [known]
     assert 59 < seen.reclaim_until - seen.server_time <= 60
 
 
@@ -78,8 +80,9 @@ async def test_a_resource_that_redis_never_had_waits_for_no_reclaim(redis: Redis
     """However old it is: made while the operator was away."""
     registry = Registry()
     registry.put(resource(created="2020-01-01T00:00:00Z"))
-    [seen], lost = await observe(redis, registry.all(), registry, 0)
-    assert (seen.reclaim_until, lost) == (None, [])
+    look = await observe(redis, registry.all(), registry, Runs(), 0)
+    [seen] = look.found
+    assert (seen.reclaim_until, look.lost) == (None, [])
 
 
 async def test_fences_go_on_above_the_highest_that_was_seen(redis: Redis) -> None:
@@ -87,7 +90,7 @@ async def test_fences_go_on_above_the_highest_that_was_seen(redis: Redis) -> Non
     registry = Registry()
     held = [{"since": LATER, "fence": high}]
     registry.put(resource(status={"observedGeneration": 1, "heldBy": held}))
-    [seen], _ = await observe(redis, registry.all(), registry, 0)
+    [seen] = (await observe(redis, registry.all(), registry, Runs(), 0)).found
     assert seen.last_grant == high / 1e6, "a fence is the time of its grant"
 
 
@@ -96,7 +99,7 @@ async def test_a_config_that_cannot_be_read_is_written_again(redis: Redis, field
     registry = Registry()
     registry.put(resource("broken"))
     registry.put(resource("sound"))
-    await observe(redis, registry.all(), registry, 0)
+    await observe(redis, registry.all(), registry, Runs(), 0)
     await redis.hset("sem:{payments/broken}:config", field, value)
-    seen, _ = await observe(redis, registry.all(), registry, 0)
+    seen = (await observe(redis, registry.all(), registry, Runs(), 0)).found
     assert [one.config for one in seen] == [one.config(0) for one in registry.all()]
