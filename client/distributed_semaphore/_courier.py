@@ -67,7 +67,7 @@ class Courier:
         """Give the session of a semaphore, one for the process; see `Session.declare`."""
         with _lock:
             if (session := self._sessions.get(name)) is None:
-                session = self._sessions[name] = Session(self, name, self._home)
+                session = self._sessions.setdefault(name, Session(self, name, self._home))
         session.declare(config, cap)
         return session
 
@@ -144,7 +144,8 @@ def _run_all(actions: list[Callable[[], None]]) -> None:
         action()
 
 
-_lock = threading.Lock()
+#: Re-entrant: a signal handler that uses a semaphore may interrupt its own thread while that has the lock.
+_lock = threading.RLock()
 _couriers: dict[str, Courier] = {}
 _thread_loop: asyncio.AbstractEventLoop | None = None
 
@@ -153,7 +154,7 @@ def courier_to(url: str) -> Courier:
     """Give this process's courier to a Redis; the first call starts it."""
     with _lock:
         if (courier := _couriers.get(url)) is None:
-            courier = _couriers[url] = Courier(url)
+            courier = _couriers.setdefault(url, Courier(url))
         return courier
 
 
@@ -170,10 +171,16 @@ def _io_loop() -> asyncio.AbstractEventLoop:
         try:
             import uvloop  # noqa: PLC0415  optional: the extra `fast`
 
-            _thread_loop = uvloop.new_event_loop()
+            loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
         except ImportError:
-            _thread_loop = asyncio.new_event_loop()
-        threading.Thread(target=_thread_loop.run_forever, name="distributed-semaphore", daemon=True).start()
+            loop = asyncio.new_event_loop()
+        thread = threading.Thread(target=loop.run_forever, name="distributed-semaphore", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:  # no more threads now: the next use tries again
+            loop.close()
+            raise
+        _thread_loop = loop
     return _thread_loop
 
 
@@ -186,7 +193,7 @@ def _close_all() -> None:
 def _after_fork() -> None:
     """Start afresh: a child has none of its parent's threads and must not touch its connections."""
     global _lock, _thread_loop  # noqa: PLW0603
-    _lock = threading.Lock()
+    _lock = threading.RLock()
     for courier in _couriers.values():
         courier.forked = True
     _couriers.clear()
