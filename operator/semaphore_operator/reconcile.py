@@ -69,12 +69,16 @@ async def write(resource: Resource, registry: Registry, redis: AnyRedis, epoch: 
         reclaim_ms=max(config.lease_ms, before) if registry.was_written(resource) else 0,
         fence=max((holder.fence for holder in resource.status.held_by), default=0),
     )
+    # The sweep and the watch work at the same time.
+    known = registry.get(resource.uid)
     if not written:
-        log.warning("%s: Redis has a newer config than generation %d", resource.semaphore, resource.generation)
+        if (
+            known is None or known.generation == resource.generation
+        ):  # else the other has written a later edit meanwhile
+            log.warning("%s: Redis has a newer config than generation %d", resource.semaphore, resource.generation)
         return False
     registry.note_written(resource.uid)
-    # The sweep and the watch work at the same time: what was deleted while it was being written must not come back.
-    known = registry.get(resource.uid)
+    # What was deleted while it was being written must not come back.
     deleted = known is None or known.deleted is not None
     if deleted and resource.spec.deletion_policy is DeletionPolicy.DELETE and not registry.owner(resource.semaphore):
         await forget(redis, resource.semaphore, resource.uid, epoch)
