@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 import pytest
+from redis.asyncio import Redis
+from redis.exceptions import ResponseError
 from tests.redis.conftest import Process
 
 from distributed_semaphore.protocol import (
@@ -24,9 +25,6 @@ from distributed_semaphore.protocol import (
 )
 from distributed_semaphore.protocol.scripts import APPLY, SCRIPTS, Call, run
 from distributed_semaphore.protocol.snapshot import TICKET_EPOCH_MS
-
-if TYPE_CHECKING:
-    from redis.asyncio import Redis
 
 GRANTED, QUEUED, CLOSED, FULL, TOO_HEAVY, NOT_CONFIGURED, WOULD_WAIT = 1, 2, -1, -2, -3, -4, -5
 
@@ -753,6 +751,109 @@ async def test_keys_of_a_semaphore_without_an_owner_end_after_their_lifetime(red
     }
     assert {key: 0 < await redis.pttl(key) <= 60_000 for key in keys} == dict.fromkeys(keys, True)
     await alice.listener.aclose()
+
+
+async def test_a_lifetime_given_or_taken_reaches_every_key(processes, redis, name):
+    """Else a key that was there before stays for ever, or ends under its holders."""
+    alice, bob, _ = processes
+    await fill(alice)
+    await queue(bob, 1)
+    keys = await redis.keys(alice.keys.prefix + "*")
+    assert len(keys) == 7
+    await declare(redis, name, Config(limit=2, lease_ms=2000, uid="uid", generation=2, lifetime_ms=60_000))
+    assert [key for key in keys if not 0 < await redis.pttl(key) <= 60_000] == []
+    await declare(redis, name, Config(limit=2, lease_ms=2000, uid="uid", generation=3))
+    assert {await redis.pttl(key) for key in keys} == {-1}
+
+
+async def expire(process: Process, token: str) -> None:
+    """Let the lease of a slot run out, unnoticed by anybody."""
+    await process.redis.zadd(process.keys.prefix + "holders", {token: 1}, xx=True)
+
+
+async def test_a_heavy_slot_that_ran_out_and_is_asked_for_again_weighs_once(processes, redis, name):
+    alice, _, _ = processes
+    await declare(redis, name, Config(limit=4, lease_ms=2000, uid="uid", generation=2))
+    heavy = alice.token(weight=2)
+    await alice.ask(heavy)
+    await expire(alice, heavy)
+    assert (await alice.ask(heavy, "?"))[0] == GRANTED
+    snapshot = await shown(redis, name)
+    assert (snapshot.held, snapshot.holder_count, snapshot.counters.expired) == (2, 1, 1)
+    assert await audit(redis, [name]) == [(False, {})]
+
+
+async def test_a_deletion_that_fails_was_not_announced(server, processes, redis, name):
+    """What is announced has been written, or a client acts on what is not so."""
+    alice, bob, _ = processes
+    await fill(alice)
+    await queue(bob, 1)
+    await redis.execute_command("ACL", "SETUSER", "no-hset", "on", "nopass", "~*", "&*", "+@all", "-hset")
+    async with Redis.from_url(server.url, username="no-hset", password="any") as limited:
+        with pytest.raises(ResponseError, match=r"can't run this command|permission"):
+            await forget(limited, name, "uid")
+    await redis.acl_deluser("no-hset")
+    assert await bob.message(timeout=0.05) is None
+
+
+async def test_a_heartbeat_never_names_a_time_that_has_passed(processes, redis, name):
+    """A process that waits looks again at that time: it would do so without a pause."""
+    alice, bob, _ = processes
+    [crashed] = await fill(alice, 1)
+    await redis.hset(alice.keys.config, "reclaim", 10**14)
+    [waiting] = await queue(bob, 1)
+    await redis.hset(alice.keys.config, "reclaim", 0)
+    await expire(alice, crashed)
+    reply = await bob.renew(waiting=(waiting,))
+    assert reply[4][0] == waiting
+    assert reply[0][6] > reply[0][0]
+
+
+async def test_fences_rise_beyond_a_loss_although_a_deletion_is_not_over(processes, redis, name):
+    alice, _, _ = processes
+    known = int((await alice.ask(alice.token()))[1]) + 3_600_000_000
+    await forget(redis, name, "uid")
+    await declare(redis, name, Config(limit=2, lease_ms=2000, uid="new", generation=1), fence=known)
+    assert (await alice.ask(alice.token()))[1] == known + 1
+
+
+async def test_who_may_not_wait_gets_the_slot_that_ran_out(processes):
+    alice, bob, _ = processes
+    crashed, _ = await fill(alice)
+    await expire(alice, crashed)
+    assert (await bob.ask(bob.token(), "", "x"))[0] == GRANTED
+    assert (await bob.ask(bob.token(), "", "x"))[0] == WOULD_WAIT
+
+
+async def test_a_queue_without_places_gives_the_slot_that_ran_out(processes, redis, name):
+    alice, bob, _ = processes
+    await declare(redis, name, Config(limit=2, lease_ms=2000, uid="uid", generation=2, max_waiting=0))
+    crashed, _ = await fill(alice)
+    await expire(alice, crashed)
+    assert (await bob.ask(bob.token()))[0] == GRANTED
+    assert (await bob.ask(bob.token()))[0] == FULL
+
+
+async def test_a_heavy_head_gets_the_slot_that_ran_out_beside_a_free_one(processes, redis, name):
+    alice, bob, _ = processes
+    await declare(redis, name, Config(limit=3, lease_ms=2000, uid="uid", generation=2))
+    crashed, alive = await fill(alice)
+    heavy = bob.token(weight=2)
+    assert (await bob.ask(heavy))[0] == QUEUED
+    await expire(alice, crashed)
+    await alice.renew(held=(alive,))
+    snapshot = await shown(redis, name)
+    assert ({holder.token for holder in snapshot.holders}, snapshot.held) == ({alive, heavy}, 3)
+
+
+async def test_a_full_queue_that_was_rid_of_the_dead_has_all_their_places(processes, redis, name):
+    alice, bob, carol = processes
+    await declare(redis, name, Config(limit=2, lease_ms=2000, uid="uid", generation=2, max_waiting=2))
+    await fill(alice)
+    await queue(bob, 2)
+    await redis.zadd(bob.keys.prefix + "clients", {"bob": 1})
+    answers = (await carol.apply(acquire=tuple((carol.token(), "", 0) for _ in range(3))))[2]
+    assert answers[::3] == [QUEUED, QUEUED, FULL]
 
 
 async def test_every_key_has_the_tag_of_its_semaphore(processes, redis, name):

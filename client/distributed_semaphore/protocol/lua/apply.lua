@@ -34,6 +34,25 @@ if doomed and held == 0 and given_back then -- the last holder of a deleted sema
   changed = false
 end
 
+-- Whether a newcomer can have a slot at once: nobody waits, and it fits, if need be where a lease ran out unnoticed.
+local function fits(weight)
+  if waiting > 0 or not open then
+    return false
+  end
+  if held + weight > limit then
+    held = make_room(held)
+  end
+  return held + weight <= limit
+end
+
+local function full()
+  local most = tonumber(config[6])
+  if waiting >= most then
+    waiting = waiting - drop_dead_waiters()
+  end
+  return waiting >= most
+end
+
 local fresh, answers, n, expiry = not tally, {}, 0, now + (first or 0)
 for i = 3 + releases, #ARGV, 3 do
   local token, claim, priority = ARGV[i], ARGV[i + 1], ARGV[i + 2]
@@ -45,6 +64,9 @@ for i = 3 + releases, #ARGV, 3 do
       code, value = 1, tonumber(call('ZSCORE', GRANTS, token))
     elseif place then
       code, value = 2, place % STEP
+    elseif until_ms > 0 then -- granted and run out, and nobody has noticed
+      take_back({ token })
+      held, until_ms = held - weight, 0
     end
   end
   if code then
@@ -55,7 +77,7 @@ for i = 3 + releases, #ARGV, 3 do
     code = -1
   elseif limit > 0 and weight > limit then
     code = -3
-  elseif waiting == 0 and open and held + weight <= limit then
+  elseif fits(weight) then
     local waits = {}
     code, value, until_ms = 1, note_grant(0, false, waits), expiry
     call('ZADD', HOLDERS, format('%d', expiry), token)
@@ -69,7 +91,7 @@ for i = 3 + releases, #ARGV, 3 do
     extra = extra + weight - 1
   elseif priority == 'x' then
     code = -5
-  elseif waiting >= tonumber(config[6]) and waiting - drop_dead_waiters() >= tonumber(config[6]) then
+  elseif full() then
     code = -2
   else
     value = tonumber(claim)

@@ -27,18 +27,15 @@ if same then
   return { 2, 0 }
 end
 call('HSET', CONFIG, unpack(ARGV, 6))
-if not present[1] and not doomed then
+if not present[1] then
   fence, changed = max(fence, known), true
-  if window > 0 then
+  if window > 0 and not doomed then
     reclaim = now + window
     call('HSET', CONFIG, 'reclaim', reclaim)
   end
 end
 if doomed then -- the same name is wanted again before its last holder has gone
   call('HDEL', COUNTERS, 'doomed')
-  for i = 1, 6 do
-    call('PERSIST', KEYS[i])
-  end
 end
 
 local spec = call('HMGET', CONFIG, 'limit', 'lease', 'state', 'lifetime')
@@ -50,6 +47,13 @@ if state == 'Closed' then
   call('UNLINK', QUEUE)
 end
 hint('r')
-created(CONFIG)
-created(COUNTERS)
+-- Whoever declared it before, all its keys live as long as this config says.
+for i = 1, 7 do
+  local key = KEYS[i] or CONFIG
+  if lifetime > 0 then
+    call('PEXPIRE', key, lifetime)
+  else
+    call('PERSIST', key)
+  end
+end
 return { 1, more and 1 or 0 }

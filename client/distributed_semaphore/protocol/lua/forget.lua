@@ -15,16 +15,20 @@ if tonumber(ARGV[2]) < (tonumber(present[2]) or 0) then
   return -1
 end
 local waiting, holding = call('ZCARD', QUEUE), call('ZCOUNT', HOLDERS, '(' .. now, '+inf')
-hint('c')
 call('UNLINK', CONFIG, QUEUE)
-if holding > 0 then
+if holding == 0 then
+  call('UNLINK', HOLDERS, GRANTS, IDENTITIES, COUNTERS)
+end
+if holding > 0 or waiting > 0 then
   call('HSET', COUNTERS, 'doomed', lease)
+end
+if holding > 0 then
   expire_all(lease + 60000)
-else
-  call('UNLINK', HOLDERS, CLIENTS, GRANTS, IDENTITIES, COUNTERS)
-  if waiting > 0 then
-    call('HSET', COUNTERS, 'doomed', lease)
-    call('PEXPIRE', COUNTERS, first)
-  end
+elseif waiting > 0 then
+  call('PEXPIRE', COUNTERS, first)
+end
+hint('c') -- after the writes, before it is forgotten who listens
+if holding == 0 then
+  call('UNLINK', CLIENTS)
 end
 return holding

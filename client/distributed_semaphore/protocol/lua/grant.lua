@@ -4,19 +4,33 @@
 -- holder if it had to look for it, and whether the work stopped at its bound (rule 11), so that the caller calls again. Writes the counters.
 -- Keeps rules 4 (dead or unreachable clients are lapsed as a whole, their waiters dropped as they come to the head),
 -- 5 (all hear of it by message, none depends on it), 7 (fence) and 8 (no overtaking, no grant above the limit).
-local function take_back_expired()
-  local expired = call('ZRANGEBYSCORE', HOLDERS, '-inf', now, 'LIMIT', 0, MOST)
-  if #expired == 0 then
-    return false
-  end
-  for _, token in ipairs(expired) do
+local function take_back(tokens)
+  for _, token in ipairs(tokens) do
     extra = extra - weight_of(token) + 1
   end
-  call('ZREM', HOLDERS, unpack(expired))
-  call('ZREM', GRANTS, unpack(expired))
-  count('expired', #expired)
+  call('ZREM', HOLDERS, unpack(tokens))
+  call('ZREM', GRANTS, unpack(tokens))
+  count('expired', #tokens)
   changed = true
+end
+
+local function take_back_expired()
+  local expired = call('ZRANGEBYSCORE', HOLDERS, '-inf', now, 'LIMIT', 0, MOST)
+  if #expired > 0 then
+    take_back(expired)
+  end
   return #expired == MOST
+end
+
+-- Looks for expired leases where they are in the way: the weight then held, the next expiry, whether there are more.
+local function make_room(held)
+  local soonest, more = tonumber(call('ZRANGE', HOLDERS, 0, 0, 'WITHSCORES')[2]), false
+  if soonest and soonest <= now then
+    more = take_back_expired()
+    held = call('ZCARD', HOLDERS) + extra
+    soonest = tonumber(call('ZRANGE', HOLDERS, 0, 0, 'WITHSCORES')[2])
+  end
+  return held, soonest, more
 end
 
 -- Which clients of these waiting tokens can be granted to: the caller can; another must have a live lease and a listener.
@@ -69,13 +83,8 @@ local function grant(me, held)
   local own, mail, expiry, soonest, more, batches = {}, nil, now + (first or 0), nil, false, 0
   local until_text = format('%d', expiry)
   held = held or call('ZCARD', HOLDERS) + extra
-  if not limit or held >= limit then -- only an expired lease could make room
-    soonest = tonumber(call('ZRANGE', HOLDERS, 0, 0, 'WITHSCORES')[2])
-    if soonest and soonest <= now then
-      more = take_back_expired()
-      held = call('ZCARD', HOLDERS) + extra
-      soonest = tonumber(call('ZRANGE', HOLDERS, 0, 0, 'WITHSCORES')[2])
-    end
+  if not open or held >= limit then
+    held, soonest, more = make_room(held)
   end
   local blocked = not open or held >= limit
   while not blocked do
@@ -89,6 +98,7 @@ local function grant(me, held)
       break
     end
     local live, gone, holders, grants, waits, n = reachable(heads, me), {}, {}, {}, {}, 0
+    local heavy = false
     for i = 1, #heads, 2 do
       local token = heads[i]
       local client, weight, wait = client_of(token), weight_of(token), max(0, now - EPOCH - heads[i + 1] % STEP)
@@ -99,7 +109,7 @@ local function grant(me, held)
       elseif limit > 0 and weight > limit then
         count('refused', 1) -- its client learns from the new limit that it is too heavy
       elseif held + weight > limit then
-        blocked = true
+        heavy = true
         break
       else
         held = held + weight
@@ -128,7 +138,13 @@ local function grant(me, held)
       created(HOLDERS)
       created(GRANTS)
     end
-    blocked = blocked or held >= limit
+    if heavy then
+      local before = held
+      held, soonest, more = make_room(held)
+      blocked = held == before
+    else
+      blocked = held >= limit
+    end
   end
   write_counters()
   -- Messages go last: what is announced has been written.

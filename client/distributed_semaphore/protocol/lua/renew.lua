@@ -74,8 +74,9 @@ for i = 4 + 3 * holding, #ARGV do
     gone[#gone + 1] = token
   end
 end
-local own, own_expiry, soonest, more = {}, 0, nil, false
+local own, own_expiry, soonest, more, expired = {}, 0, nil, false, false
 if call('ZCARD', QUEUE) > 0 then
+  expired = take_back_expired() -- or `soonest` might be in the past, and the timer of who waits would never rest
   own, own_expiry, soonest, more = grant(me)
   soonest = soonest or tonumber(call('ZRANGE', HOLDERS, 0, 0, 'WITHSCORES')[2])
 end
@@ -90,4 +91,4 @@ if doomed or lifetime > 0 then
     call('PEXPIRE', CONFIG, lifetime)
   end
 end
-return { head(soonest, more), lapsed and 1 or 0, expiry, lost, granted, gone }
+return { head(soonest, more or expired), lapsed and 1 or 0, expiry, lost, granted, gone }
