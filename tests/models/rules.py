@@ -231,6 +231,7 @@ class Rules:
             return True
         if self.reclaim_until > self.now and believed > self.now:
             self.holders[token] = Held(expiry, fence)
+            self.queue.pop(token, None)
             self.fence = max(self.fence, fence)
             self.counters["reclaimed"] += 1
             self.seen["a slot was reclaimed"] += 1

@@ -856,6 +856,19 @@ async def test_a_full_queue_that_was_rid_of_the_dead_has_all_their_places(proces
     assert answers[::3] == [QUEUED, QUEUED, FULL]
 
 
+async def test_a_slot_put_back_after_its_process_rejoined_waits_no_longer(processes, redis, name):
+    """The message of a grant arrives after data were lost, and its process had taken it for one that waits."""
+    alice, _, _ = processes
+    token = alice.token()
+    _, fence, expiry = await alice.ask(token)
+    await lose_everything(redis, name)
+    await declare(redis, name, CONFIG, reclaim_ms=1000)
+    assert (await alice.ask(token, "?"))[0] == QUEUED
+    assert (await alice.renew(claims=[(token, fence, expiry)]))[3] == []
+    snapshot = await shown(redis, name)
+    assert (snapshot.holder_count, snapshot.waiter_count) == (1, 0)
+
+
 async def test_every_key_has_the_tag_of_its_semaphore(processes, redis, name):
     alice, _, _ = processes
     await fill(alice)

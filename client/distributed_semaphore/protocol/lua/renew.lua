@@ -45,6 +45,7 @@ if holding > 0 then
       back[m + 1], back[m + 2] = claimed, token
       fence = max(fence, claimed)
       extra = extra + weight_of(token) - 1
+      call('ZREM', QUEUE, token) -- it had rejoined before it heard of its grant
     else
       lost[#lost + 1] = token
     end
