@@ -28,7 +28,7 @@ demo: venv ## Show the main job end to end: kubectl, operator, workers, a crash,
 
 test: lint types redis-server prometheus ## Run everything that CI runs: style, and all tests side by side
 	$(BIN)/python -m controlplane build kube-apiserver kube-controller-manager kubectl etcd helm
-	$(BIN)/pytest -n 3 --dist loadfile tests
+	$(BIN)/pytest -n 4 --dist loadfile tests
 
 lint: venv ## Check style, types and import arrows
 	$(BIN)/ruff check .

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from distributed_semaphore._session import Session
 
 log = logging.getLogger("distributed_semaphore")
+_random = random.Random()  # noqa: S311  one of our own: a program that has seeded Python's gets the numbers it expects
 
 #: A round trip may take this many seconds, or a third of the shortest lease in use, before its connection is given up.
 ROUND_TRIP: Final = 2.0
@@ -128,7 +129,7 @@ class Link:
                 self._courier.settled()
             else:
                 self._courier.trouble()
-                await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311
+                await asyncio.sleep(pause * _random.uniform(0.5, 1.0))
                 pause = min(2 * pause, LONGEST_PAUSE)
                 self._wake.set()
         await self._commands.close()
@@ -221,7 +222,7 @@ class Link:
                     self._listening_to.clear()
                     await self._messages.close()
                 self._courier.trouble()
-                await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311
+                await asyncio.sleep(pause * _random.uniform(0.5, 1.0))
                 pause = min(2 * pause, LONGEST_PAUSE)
 
     def _take_message(self, message: Any) -> None:
