@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import itertools
+import os
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -22,6 +23,24 @@ if TYPE_CHECKING:
 
 SERVERS = find_servers()
 _numbers = itertools.count(1)
+ON_EVERY_SERVER = ("test_protocol", "test_client", "test_rights", "test_cluster", "test_connections")
+"""Modules that run on every server; the others only on Debian's Redis and on Valkey, so that the tests stay short.
+SEMAPHORE_SOAK=1 runs all on all."""
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if os.environ.get("SEMAPHORE_SOAK"):
+        return
+    seldom = [
+        item
+        for item in items
+        if ("redis62" in item.name or "redis8" in item.name)
+        and "redis" in item.path.parts
+        and item.path.stem not in ON_EVERY_SERVER
+    ]
+    config.hook.pytest_deselected(items=seldom)
+    kept = set(items) - set(seldom)
+    items[:] = [item for item in items if item in kept]
 
 
 @pytest.fixture(scope="session", params=sorted(SERVERS))
