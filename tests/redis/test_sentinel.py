@@ -68,6 +68,8 @@ async def test_a_planned_switch_leads_every_process_to_the_new_primary(pair, nam
         waiter = asyncio.create_task(semaphore.acquire())
         while (await semaphore.statistics()).waiting == 0:
             await asyncio.sleep(0.005)
+        with pair.on(pair.primary) as primary:
+            primary.wait(1, 5000)  # Sentinel does not wait for the replica
         with pair.on(pair.sentinel) as sentinel:
             sentinel.execute_command("SENTINEL", "FAILOVER", "main")
         await promoted(pair)
