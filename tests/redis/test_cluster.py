@@ -172,6 +172,7 @@ async def test_a_replica_that_takes_over_goes_on_with_holders_and_waiters(nodes)
             waiters = [asyncio.create_task(there.acquire()) for _ in range(10)]
             while (await here.statistics()).waiting < 10:
                 await asyncio.sleep(0.01)
+            own.nodes[0].incr(f"{{{name}}}mark")  # WAIT looks at the writes of its own connection
             own.nodes[0].wait(1, 1000)
             await asyncio.to_thread(own.servers[0].stop)
             while not await asyncio.to_thread(own.is_primary, 3):

@@ -52,6 +52,7 @@ async def test_a_fail_over_keeps_holder_waiters_and_order(pair, name):
             while (await semaphore.statistics()).waiting <= number:
                 await asyncio.sleep(0.005)
         with pair.on(pair.primary) as primary:
+            primary.incr("mark")  # WAIT looks at the writes of its own connection
             primary.wait(1, 2000)
         await asyncio.to_thread(pair.primary.stop)
         await promoted(pair)
@@ -69,6 +70,7 @@ async def test_a_planned_switch_leads_every_process_to_the_new_primary(pair, nam
         while (await semaphore.statistics()).waiting == 0:
             await asyncio.sleep(0.005)
         with pair.on(pair.primary) as primary:
+            primary.incr("mark")  # WAIT looks at the writes of its own connection
             primary.wait(1, 5000)  # Sentinel does not wait for the replica
         with pair.on(pair.sentinel) as sentinel:
             sentinel.execute_command("SENTINEL", "FAILOVER", "main")
@@ -91,6 +93,7 @@ async def test_a_holder_whose_grant_the_new_primary_never_saw_is_told_and_fences
     with pair.on(pair.primary) as primary, pair.on(pair.replica) as replica:
         while replica.zcard(f"sem:{{{name}}}:holders"):
             await asyncio.sleep(0.01)
+        primary.incr("mark")  # WAIT looks at the writes of its own connection
         primary.wait(1, 2000)
         # From here on the replica learns nothing more, while both believe in the link.
         replica.client_pause(0)

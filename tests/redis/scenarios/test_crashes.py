@@ -232,6 +232,9 @@ async def test_a_crash_now_and_then_leaks_no_slot(server, redis, name):
                 crashes += 1
             async with semaphore.slot(timeout=10):
                 pass
-    await until(lambda: audited(redis, name))
-    assert (await semaphore.statistics()).totals.expired == crashes
+
+    async def all_expired() -> bool:
+        return await audited(redis, name) and (await semaphore.statistics()).totals.expired == crashes
+
+    await until(all_expired)
     await nothing_leaked(redis, name)
