@@ -294,6 +294,7 @@ def test_a_deletion_is_not_done_by_an_earlier_leader(replicas: Replicas, server:
     replicas.dsem.apply("api", limit=2)
     replicas.add()
     replicas.dsem.ready("api")
+    eventually(lambda: "finalizers" in replicas.dsem.get("api")["metadata"])
     config = Keys.of(f"{replicas.dsem.namespace}/api").config
     with redis_py.Redis.from_url(server.url, decode_responses=True) as store:
         mine = store.hget(config, "epoch")

@@ -51,10 +51,8 @@ async def test_a_fail_over_keeps_holder_waiters_and_order(pair, name):
             tasks.append(asyncio.create_task(work(number)))
             while (await semaphore.statistics()).waiting <= number:
                 await asyncio.sleep(0.005)
-        with pair.on(pair.primary) as primary:
-            primary.incr("mark")  # WAIT looks at the writes of its own connection
-            primary.wait(1, 2000)
-        await asyncio.to_thread(pair.primary.stop)
+        await asyncio.to_thread(pair.catch_up)
+        await asyncio.to_thread(pair.fail)
         await promoted(pair)
         assert not slot.lost
     fences = await asyncio.wait_for(asyncio.gather(*tasks), 15)
@@ -69,9 +67,7 @@ async def test_a_planned_switch_leads_every_process_to_the_new_primary(pair, nam
         waiter = asyncio.create_task(semaphore.acquire())
         while (await semaphore.statistics()).waiting == 0:
             await asyncio.sleep(0.005)
-        with pair.on(pair.primary) as primary:
-            primary.incr("mark")  # WAIT looks at the writes of its own connection
-            primary.wait(1, 5000)  # Sentinel does not wait for the replica
+        await asyncio.to_thread(pair.catch_up)  # Sentinel does not wait for the replica
         with pair.on(pair.sentinel) as sentinel:
             sentinel.execute_command("SENTINEL", "FAILOVER", "main")
         await promoted(pair)
@@ -90,11 +86,10 @@ async def test_a_holder_whose_grant_the_new_primary_never_saw_is_told_and_fences
     semaphore = AsyncSemaphore(name, redis=pair.url)
     async with semaphore.slot() as earlier:
         pass
-    with pair.on(pair.primary) as primary, pair.on(pair.replica) as replica:
+    with pair.on(pair.replica) as replica:
         while replica.zcard(f"sem:{{{name}}}:holders"):
             await asyncio.sleep(0.01)
-        primary.incr("mark")  # WAIT looks at the writes of its own connection
-        primary.wait(1, 2000)
+        await asyncio.to_thread(pair.catch_up)
         # From here on the replica learns nothing more, while both believe in the link.
         replica.client_pause(0)
         replica.execute_command("REPLICAOF", "127.0.0.1", "1")

@@ -115,7 +115,7 @@ def cluster(binary: Path) -> Iterator[Cluster]:
 
 
 class Watched:
-    """A primary, its replica, and a Sentinel that fails over within a second or two."""
+    """A primary, its replica, and a Sentinel, patient until a test says otherwise: a busy machine is no fault."""
 
     def __init__(self, primary: RedisServer, replica: RedisServer, sentinel: RedisServer) -> None:
         self.primary, self.replica, self.sentinel = primary, replica, sentinel
@@ -124,6 +124,18 @@ class Watched:
     def on(self, server: RedisServer) -> redis.Redis:
         """Make a connection to one of them."""
         return redis.Redis(port=server.port, decode_responses=True)
+
+    def catch_up(self) -> None:
+        """Wait until the replica has everything."""
+        with self.on(self.primary) as primary:
+            primary.incr("mark")  # WAIT looks at the writes of its own connection
+            assert primary.wait(1, 10_000) == 1
+
+    def fail(self) -> None:
+        """Stop the primary; the Sentinel fails over within a second or two."""
+        with self.on(self.sentinel) as sentinel:
+            sentinel.execute_command("SENTINEL", "SET", "main", "down-after-milliseconds", 500)
+        self.primary.stop()
 
     def is_primary(self, server: RedisServer) -> bool:
         """Say whether a server is the primary, as it sees itself."""
@@ -140,7 +152,7 @@ def watched(binary: Path, folder: Path) -> Iterator[Watched]:
         config = folder / "sentinel.conf"
         config.write_text(
             f"sentinel monitor main 127.0.0.1 {primary.port} 1\n"
-            "sentinel down-after-milliseconds main 500\n"
+            "sentinel down-after-milliseconds main 20000\n"
             "sentinel failover-timeout main 3000\n"
         )
         sentinel = stack.enter_context(Sentinel(binary, config))
