@@ -97,7 +97,7 @@ def _cluster() -> Iterator[str]:
 
 def _in_order(redis: Redis) -> bool:
     """Tell whether a node sees every slot served and every other node."""
-    said = str(redis.execute_command("CLUSTER", "INFO"))  # type: ignore[no-untyped-call]
+    said = str(redis.execute_command("CLUSTER", "INFO"))
     return "cluster_state:ok" in said and f"cluster_known_nodes:{NODES}" in said
 
 

@@ -64,9 +64,7 @@ def measure(bench: Bench) -> Outcome:
 
 async def _life(bench: Bench, plane: ControlPlane, folder: Path) -> tuple[list[dict[str, Any]], list[Bar]]:
     configuration = client.Configuration()
-    await config.load_kube_config(  # type: ignore[no-untyped-call]
-        config_file=str(plane.kubeconfig), client_configuration=configuration
-    )
+    await config.load_kube_config(config_file=str(plane.kubeconfig), client_configuration=configuration)
     async with client.ApiClient(configuration) as api:
         objects = client.CustomObjectsApi(api)
         bench.say(f"writing {RESOURCES:,} resources")

@@ -35,5 +35,5 @@ class Notify(Fifo):
         self._listener.cancel()
         with suppress(asyncio.CancelledError):
             await self._listener
-        await self._messages.aclose()  # type: ignore[no-untyped-call]
+        await self._messages.aclose()
         await super().close()

@@ -55,7 +55,7 @@ class Server:
 
     async def dial(self) -> AbstractConnection:
         """Make a connection that is ready for commands."""
-        connection: AbstractConnection = await self._pool.get_connection()  # type: ignore[no-untyped-call]
+        connection: AbstractConnection = await self._pool.get_connection()
         return connection
 
     async def hang_up(self, connection: AbstractConnection) -> None:
@@ -78,7 +78,7 @@ class Node:
             raise ConnectionError(f"{self._name} has left the cluster")
         connection = node.acquire_connection()
         try:
-            await connection.connect()  # type: ignore[no-untyped-call]
+            await connection.connect()
         except BaseException:
             node.release(connection)
             raise

@@ -66,9 +66,9 @@ class Kube:
         configuration = client.Configuration()
         try:
             if in_cluster():
-                config.load_incluster_config(configuration)  # type: ignore[no-untyped-call]
+                config.load_incluster_config(configuration)
             else:
-                await config.load_kube_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
+                await config.load_kube_config(client_configuration=configuration)
         except (ConfigException, OSError) as error:
             raise KubeError(f"which Kubernetes? not in a pod, and no kubeconfig: {error}; set KUBECONFIG") from None
         return cls(client.ApiClient(configuration))
@@ -79,7 +79,7 @@ class Kube:
     async def __aexit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self.api.close()  # type: ignore[no-untyped-call]
+        await self.api.close()
 
     async def list(self, namespaces: Sequence[str]) -> list[Resource]:
         """Read every resource of these namespaces, or of all. One that cannot be read is left out, and logged.

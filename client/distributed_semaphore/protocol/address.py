@@ -147,7 +147,7 @@ def _through_sentinel(address: Address, tls: bool, options: dict[str, Any]) -> R
         options["ssl"] = True
     own = {name.removeprefix("sentinel_"): options.pop(name) for name in list(options) if name.startswith("sentinel_")}
     shared = {name: value for name, value in options.items() if name.startswith(("ssl", "socket_", "decode"))}
-    sentinel = Sentinel(address.hosts, sentinel_kwargs={**shared, "socket_timeout": CONNECT_TIMEOUT, **own})  # type: ignore[no-untyped-call]
+    sentinel = Sentinel(address.hosts, sentinel_kwargs={**shared, "socket_timeout": CONNECT_TIMEOUT, **own})
     primary: Redis = sentinel.master_for(address.service, redis_class=_Primary, **options)
     return primary
 
