@@ -23,7 +23,17 @@ if TYPE_CHECKING:
 
 SERVERS = find_servers()
 _numbers = itertools.count(1)
-ON_EVERY_SERVER = ("test_protocol", "test_client", "test_rights", "test_cluster", "test_connections")
+ON_EVERY_SERVER = (
+    "test_protocol",
+    "test_protocol_config",
+    "test_protocol_leases",
+    "test_protocol_loss",
+    "test_protocol_upkeep",
+    "test_client",
+    "test_rights",
+    "test_cluster",
+    "test_connections",
+)
 """Modules that run on every server; the others only on Debian's Redis and on Valkey, so that the tests stay short.
 SEMAPHORE_SOAK=1 runs all on all."""
 
