@@ -49,13 +49,6 @@ def operator(process: OperatorProcess) -> OperatorProcess:
 
 
 @pytest.fixture
-def complaints(operator: OperatorProcess, dsem: Resources) -> Callable[[], list[str]]:
-    """Give what the operator has complained of in this namespace since the test began."""
-    begin = len(operator.text)
-    return lambda: [line for line in FAULT.findall(operator.text[begin:]) if dsem.namespace in line or "Trace" in line]
-
-
-@pytest.fixture
 def semaphore(dsem: Resources, redis_server: RedisServer) -> AsyncSemaphore:
     return AsyncSemaphore(f"{dsem.namespace}/api", redis=redis_server.url)
 
@@ -113,27 +106,6 @@ async def test_of_edits_in_quick_succession_the_last_one_stays(
     [sweeps] = operator.metrics("semaphore_operator_sweeps_total").values()
     await until(lambda: operator.metrics("semaphore_operator_sweeps_total")[()] >= sweeps + 5)
     assert (await redis.hgetall(Keys.of(f"{dsem.namespace}/api").config)) == config, "late news of an older edit"
-
-
-async def test_a_deleted_namespace_is_not_held_up_by_its_semaphores(
-    dsem: Resources, semaphore: AsyncSemaphore, redis: Redis, kubectl: Kubectl, complaints: Callable[[], list[str]]
-) -> None:
-    """Twingate#403: nothing can be written into a namespace that goes, and the finalizers go all the same."""
-    dsem.apply("api", limit=1)
-    dsem.apply("idle", limit=1)
-    dsem.ready("api", "idle")
-    slot = await semaphore.acquire()
-    async with waiting(semaphore, 2) as tasks:
-        await until(lambda: dsem.status("api").get("waiting") == 2)
-        kubectl("delete", "namespace", dsem.namespace, "--wait=false")
-        for task in tasks:
-            with pytest.raises(Closed):
-                await asyncio.wait_for(task, 10)
-        await until(lambda: dsem("get", "dsem", "--output=name") == "", 5)
-    assert not slot.lost
-    assert await semaphore.release(slot)
-    assert await redis.keys(f"sem:{{{dsem.namespace}/*") == []
-    assert complaints() == []
 
 
 async def test_an_event_that_a_namespace_does_not_take_because_it_goes_is_let_go(
