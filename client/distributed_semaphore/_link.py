@@ -14,7 +14,14 @@ import time
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Final
 
-from redis.exceptions import AuthenticationError, NoPermissionError, ReadOnlyError, RedisError, ResponseError
+from redis.exceptions import (
+    AuthenticationError,
+    NoPermissionError,
+    ReadOnlyError,
+    RedisClusterException,
+    RedisError,
+    ResponseError,
+)
 
 from distributed_semaphore._errors import SemaphoreError, Unavailable
 from distributed_semaphore._wire import Wire
@@ -153,7 +160,7 @@ class Link:
                 if not self._asked_for_version:
                     await self._ask_for_version()
                 replies = await run_over(self._commands.exchange, calls, cluster=self._place.cluster)
-        except (RedisError, OSError, TimeoutError) as error:
+        except (RedisError, RedisClusterException, OSError) as error:
             await self._give_up(error)
             for session, _ in parts:
                 session.unsent()
@@ -213,7 +220,7 @@ class Link:
                 while True:
                     self._take_message(await self._messages.read())
                     pause = FIRST_PAUSE
-            except (RedisError, OSError, TimeoutError) as error:
+            except (RedisError, RedisClusterException, OSError) as error:
                 self._failed(error)
                 for session in list(self.sessions.values()):
                     session.on_unsubscribed()

@@ -309,6 +309,8 @@ class Session:
             fine = False
             undo()
             self.link.ready(self)
+        if self._giving_back or self._queries or (self._asking and self._subscribed):
+            self.link.ready(self)  # the link may have passed over this session while the round trip was under way
         self._set_timer()
         return fine
 
@@ -403,7 +405,11 @@ class Session:
             self._granted(token, fence, expiry)
 
     def _not_applied(self, given: dict[str, Callable[[int], None] | None], asked: list[Request]) -> None:
-        self._giving_back = {**given, **self._giving_back}
+        self._giving_back = {
+            **given,
+            **self._giving_back,
+            **given,
+        }  # those first, and who waits for the answer still does
         still = {request.token: request for request in asked if request.token in self.waiting}
         self._asking = {**still, **self._asking}
 
@@ -475,7 +481,8 @@ class Session:
         self._unpark()
 
     def _give_back(self, token: str, done: Callable[[int], None] | None = None) -> None:
-        self._giving_back[token] = done
+        if done or token not in self._giving_back:  # late word of its grant may give it back a second time
+            self._giving_back[token] = done
         self.link.ready(self)
 
     def _unpark(self) -> None:

@@ -609,3 +609,19 @@ async def test_a_lost_wake_up_is_healed_whatever_the_priorities(semaphore, redis
         await semaphore.release(held_slot)
     for task in plain:
         await semaphore.release(await task)
+
+
+async def test_a_release_is_answered_although_word_of_its_grant_comes_late(semaphore, redis):
+    """As when a renewal was under way while the slot was granted and given back; after a fail-over it happens."""
+    slot = await semaphore.acquire()
+    courier, session = semaphore._connect()
+    now = 1000 * (await redis.time())[0]
+    answered: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+    def release_and_hear_again() -> None:
+        session.release(slot, lambda code: courier.deliver(answered.get_loop(), lambda: answered.set_result(code)))
+        session.on_message(f"g {now} {now + 2000} {slot.token} {slot.fence}")
+
+    courier.submit(release_and_hear_again)
+    assert await asyncio.wait_for(answered, 5) == 1
+    assert (await semaphore.statistics()).held == 0
