@@ -13,6 +13,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from tests.cluster.operator_process import COMPILED
+
 from controlplane import binary
 
 if TYPE_CHECKING:
@@ -124,10 +126,11 @@ class Installed:
         """Run the operator: the Deployment's arguments and account; only paths and the port are this machine's."""
         own = (f"--redis-file={self._address}", "--host=127.0.0.1", "--port=0")
         environment = {name: value for name, value in os.environ.items() if not name.startswith("SEMAPHORE_")}
+        environment.pop("PYTHONDONTWRITEBYTECODE", None)
         with self.log.open("w") as output:
             process = subprocess.Popen(
                 [sys.executable, "-m", "semaphore_operator", *self.arguments, *own],
-                env=environment | {"KUBECONFIG": str(self.account)},
+                env=environment | {"KUBECONFIG": str(self.account), "PYTHONPYCACHEPREFIX": str(COMPILED)},
                 stderr=output,
             )
             try:
