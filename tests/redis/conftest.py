@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import itertools
 import os
+import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -36,6 +37,8 @@ ON_EVERY_SERVER = (
 )
 """Modules that run on every server; the others only on Debian's Redis and on Valkey, so that the tests stay short.
 SEMAPHORE_SOAK=1 runs all on all."""
+ON_ONE_SERVER = ("test_sentinel",)
+"""Modules that take long and look at what no kind of server changes: on Valkey."""
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -44,9 +47,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     seldom = [
         item
         for item in items
-        if ("redis62" in item.name or "redis8" in item.name)
-        and "redis" in item.path.parts
-        and item.path.stem not in ON_EVERY_SERVER
+        if "redis" in item.path.parts
+        and (
+            (item.path.stem in ON_ONE_SERVER and re.search(r"\[redis", item.name))
+            or (item.path.stem not in ON_EVERY_SERVER and re.search("redis62|redis8", item.name))
+        )
     ]
     config.hook.pytest_deselected(items=seldom)
     kept = set(items) - set(seldom)

@@ -124,12 +124,8 @@ class RedisServer:
         """End it; nothing of it stays. A second call does nothing."""
         process, self._process = self._process, None
         if process is not None:
-            process.terminate()
-            try:
-                process.wait(5)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+            process.kill()  # it has nothing to save, and a polite end would wait for replicas
+            process.wait()
         if self._folder is not None:
             self._folder.cleanup()
             self._folder = None
