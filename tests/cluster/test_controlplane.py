@@ -18,7 +18,8 @@ import pytest
 
 from controlplane import BuildError, ControlPlane, ControlPlaneError, StartError, binary, servers
 from controlplane.processes import free_ports
-from controlplane.programs import PROGRAMS, Program
+from controlplane.programs import PROGRAMS, Program, cache
+from controlplane.toolchain import find_go
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -121,19 +122,6 @@ def test_restarted_api_server_keeps_address_and_objects(
     assert namespace in kubectl("get", "namespace", namespace)
 
 
-def test_nothing_is_left_after_stop(plain_environment: None) -> None:
-    with ControlPlane(controller_manager=False) as plane:
-        directory, pids = plane.directory, plane.pids
-        assert pids.keys() == {"watchdog", "etcd", "kube-apiserver"}
-        assert all(map(running, pids.values()))
-        assert plane.kubeconfig.stat().st_mode & 0o077 == 0
-        assert directory.stat().st_mode & 0o077 == 0
-        started = time.monotonic()
-    assert time.monotonic() - started < 2
-    assert not any(map(running, pids.values()))
-    assert not directory.exists()
-
-
 def test_nothing_is_left_when_the_owner_is_killed(plain_environment: None) -> None:
     program = (
         "import sys; from controlplane import ControlPlane; plane = ControlPlane(controller_manager=False).start()\n"
@@ -151,15 +139,22 @@ def test_nothing_is_left_when_the_owner_is_killed(plain_environment: None) -> No
     eventually(lambda: not Path(directory).exists())
 
 
-def test_given_directory_is_kept_and_found_again(plain_environment: None, tmp_path: Path) -> None:
+def test_given_directory_is_kept_and_found_again_and_a_taken_port_is_given_up_for_another(
+    plain_environment: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     directory = tmp_path / ("deep" * 30) / "state"  # longer than the path of a socket may be
-    for command in (["create", "namespace", "remembered"], ["get", "namespace", "remembered"]):
+    with ControlPlane(directory, controller_manager=False) as plane:
+        subprocess.run([plane.kubectl, f"--kubeconfig={plane.kubeconfig}", "create", "namespace", "kept"], check=True)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        ports = iter([[taken.getsockname()[1]], free_ports(1)])
+        monkeypatch.setattr(servers, "free_ports", lambda count: next(ports))
         with ControlPlane(directory, controller_manager=False) as plane:
-            subprocess.run([plane.kubectl, f"--kubeconfig={plane.kubeconfig}", *command], check=True)
-    assert (directory / "kube-apiserver.log").exists()
+            subprocess.run([plane.kubectl, f"--kubeconfig={plane.kubeconfig}", "get", "namespace", "kept"], check=True)
+            assert "address already in use" in (directory / "kube-apiserver.log").read_text()
+            assert not plane.server.endswith(f":{taken.getsockname()[1]}")
 
 
-def test_kubebuilder_assets_are_started_instead(
+def test_kubebuilder_assets_are_started_instead_and_nothing_is_left_after_stop(
     plain_environment: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("kube-apiserver", "etcd", "kubectl"):
@@ -167,11 +162,19 @@ def test_kubebuilder_assets_are_started_instead(
     monkeypatch.setenv("KUBEBUILDER_ASSETS", str(tmp_path))
     with ControlPlane() as plane:
         assert plane.kubectl == tmp_path / "kubectl"
-        # Not in the folder, so not started, though there is one in the cache.
-        assert "kube-controller-manager" not in plane.pids
+        directory, pids = plane.directory, plane.pids
+        # kube-controller-manager is not in the folder, so not started, though there is one in the cache.
+        assert pids.keys() == {"watchdog", "etcd", "kube-apiserver"}
         for name in ("kube-apiserver", "etcd"):
-            command = Path(f"/proc/{plane.pids[name]}/cmdline").read_text().split("\0")
+            command = Path(f"/proc/{pids[name]}/cmdline").read_text().split("\0")
             assert command[0] == str(tmp_path / name)
+        assert all(map(running, pids.values()))
+        assert plane.kubeconfig.stat().st_mode & 0o077 == 0
+        assert directory.stat().st_mode & 0o077 == 0
+        started = time.monotonic()
+    assert time.monotonic() - started < 2
+    assert not any(map(running, pids.values()))
+    assert not directory.exists()
 
 
 def test_incomplete_kubebuilder_assets_are_refused_by_name(
@@ -210,15 +213,6 @@ def test_existing_cluster_is_used_and_left_running(own_cluster: ControlPlane, mo
     assert all(map(running, own_cluster.pids.values()))
 
 
-def test_taken_port_is_given_up_for_another(plain_environment: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        ports = iter([[taken.getsockname()[1]], free_ports(1)])
-        monkeypatch.setattr(servers, "free_ports", lambda count: next(ports))
-        with ControlPlane(controller_manager=False) as plane:
-            assert "address already in use" in (plane.directory / "kube-apiserver.log").read_text()
-            assert not plane.server.endswith(f":{taken.getsockname()[1]}")
-
-
 def test_command_line_prints_what_to_export_and_ends_tidily(plain_environment: None) -> None:
     command = [sys.executable, "-m", "controlplane", "up", "--no-controller-manager"]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
@@ -241,6 +235,8 @@ def tiny(plain_environment: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     (tmp_path / "go.mod").write_text("module example.test/tiny\n\ngo 1.26.0\n")
     (tmp_path / "go.sum").touch()
     (tmp_path / "main.go").write_text('package main\n\nfunc main() { println("built") }\n')
+    go_cache = subprocess.run([find_go(cache()), "env", "GOCACHE"], capture_output=True, text=True, check=True).stdout
+    monkeypatch.setenv("GOCACHE", go_cache.strip())  # where what Go itself consists of is compiled already
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     program = Program("tiny", "example.test/tiny", tmp_path)
     monkeypatch.setitem(PROGRAMS, "tiny", program)

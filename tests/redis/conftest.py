@@ -32,7 +32,6 @@ ON_EVERY_SERVER = (
     "test_protocol_upkeep",
     "test_client",
     "test_rights",
-    "test_cluster",
     "test_connections",
 )
 """Modules that run on every server; the others only on Debian's Redis and on Valkey, so that the tests stay short.
