@@ -79,6 +79,10 @@ class Courier:
 
     # Below this line everything runs in the I/O thread.
 
+    def call_soon(self, action: Callable[[], None]) -> None:
+        """Run an action once all that has been submitted by now is done."""
+        self._loop.call_soon(action)
+
     def call_at(self, when: float, action: Callable[[], None]) -> asyncio.Handle:
         """Run an action at a time of the monotonic clock."""
         return self._loop.call_at(when, action)

@@ -7,42 +7,62 @@ connections to a server however many workers and semaphores it has.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-import random
 import time
+from functools import partial
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Final
 
 from redis.exceptions import (
     AuthenticationError,
     NoPermissionError,
+    NoScriptError,
     ReadOnlyError,
     RedisClusterException,
     RedisError,
     ResponseError,
 )
 
+from distributed_semaphore._ear import Ear
 from distributed_semaphore._errors import SemaphoreError, Unavailable
+from distributed_semaphore._upkeep import Backoff, Tasks
 from distributed_semaphore._wire import Wire
-from distributed_semaphore.protocol.scripts import Call, run_over
+from distributed_semaphore.protocol.scripts import load_and_repeat
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Iterable
+    from collections.abc import Iterable
 
     from distributed_semaphore._courier import Courier
     from distributed_semaphore._places import Place
     from distributed_semaphore._session import Session
+    from distributed_semaphore._wire import Command
+    from distributed_semaphore.protocol.scripts import Call, Script
 
 log = logging.getLogger("distributed_semaphore")
-_random = random.Random()  # noqa: S311  one of our own: a program that has seeded Python's gets the numbers it expects
 
 #: A round trip may take this many seconds, or a third of the shortest lease in use, before its connection is given up.
 ROUND_TRIP: Final = 2.0
-FIRST_PAUSE: Final = 0.02
-LONGEST_PAUSE: Final = 1.0
 #: The oldest Redis whose scripts can do what ours do.
 OLDEST: Final = (6, 2)
+
+
+class Trip:
+    """One round trip: what each session sends with it."""
+
+    __slots__ = ("commands", "due", "parts", "scripts", "sent")
+
+    def __init__(self, parts: list[tuple[Session, list[Call]]], *, cluster: bool) -> None:
+        self.parts = parts
+        self.scripts: list[Script] = []
+        self.commands: list[Command] = []
+        for _, calls in parts:
+            for call in calls:
+                script = call.script.in_cluster if cluster else call.script
+                self.scripts.append(script)
+                self.commands.append(call.command(script))
+        self.sent = time.monotonic()
+        self.due = self.sent + min([ROUND_TRIP, *(session.standing.beat for session, _ in parts)])
+        """When its connection is given up."""
 
 
 class Link:
@@ -56,125 +76,167 @@ class Link:
     def __init__(self, courier: Courier, place: Place) -> None:
         self.failure: str | None = None
         """Why the server cannot be used at the moment; None while it can."""
-        self.sessions: dict[str, Session] = {}
-        """Those whose semaphores live there, by channel."""
         self._courier = courier
         self._place = place
         self._shown_url = courier.shown_url
         self._commands = Wire(place.dial, place.hang_up)
-        self._messages = Wire(place.dial, place.hang_up)
-        self._sharded = "S" if place.cluster else ""
+        self._ear = Ear(courier, place, self._failed)
         self._ready: dict[Session, None] = {}
         """Sessions that have something to send, in the order in which they said so."""
-        self._wake = asyncio.Event()
-        self._wanted = asyncio.Event()
-        """Set once there is a channel to listen to."""
-        self._subscribing = asyncio.Lock()
-        self._listening = False
-        self._listening_to: set[str] = set()
-        """Channels that the present connection has subscribed to."""
+        self._under_way = False
+        """Whether a round trip has been decided on, or goes on, or the pause after one that failed."""
+        self._trip: Trip | None = None
+        """The round trip whose replies are awaited."""
+        self._alarm: asyncio.Handle | None = None
+        self._backoff = Backoff()
         self._asked_for_version = False
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks()
         self._closed = False
 
     def start(self) -> None:
         """Begin to carry calls and messages."""
-        self._keep(self._send())
-        self._keep(self._receive())
+        self._ear.start()
 
     def ready(self, session: Session) -> None:
         """Note that a session has something to send."""
         self._ready[session] = None
-        self._wake.set()
+        if not self._under_way:
+            self._under_way = True
+            self._courier.call_soon(self._set_out)
 
     def listen(self, session: Session) -> None:
         """Listen for what a session is told; it hears when that begins."""
-        channel = session.channel
-        self.sessions[channel] = session
-        if channel in self._listening_to:  # it was about to be given up
-            session.on_subscribed()
-        elif self._wanted.is_set():
-            self._keep(self._subscribe_more())
-        self._wanted.set()
+        self._ear.listen(session)
 
     def forget(self, sessions: Iterable[Session]) -> None:
-        """Listen for these sessions no longer."""
-        channels = []
+        """Carry and listen for these sessions no longer."""
         for session in sessions:
             self._ready.pop(session, None)
-            if self.sessions.pop(session.channel, None):
-                channels.append(session.channel)
-        if channels:
-            self._keep(self._unlisten(channels))
+        self._ear.forget(sessions)
 
     @property
     def used(self) -> bool:
         """Whether a session has business with the server."""
-        return bool(self.sessions or self._ready)
+        return bool(self._ear.sessions or self._ready)
 
     def close(self) -> None:
         """Give the connections up; a round trip that is under way ends first."""
         self._closed = True
-        self._wake.set()
-        self._wanted.set()
-        self._keep(self._messages.close())
+        if not self._under_way:
+            self._under_way = True
+            self._go_on()
+        self._ear.close()
 
-    # Calls.
+    # Calls: one round trip at a time, and a pause after one that failed.
 
-    async def _send(self) -> None:
-        pause = FIRST_PAUSE
-        while not self._closed:
-            await self._wake.wait()
-            self._wake.clear()
-            try:
-                fine = await self._round_trip()
-            except Exception:  # a fault of ours must not end every renewal of the process
-                log.exception("a round trip to Redis %s failed unexpectedly", self._shown_url)
-                fine = False
-            if fine:
-                pause = FIRST_PAUSE
-                self._courier.settled()
-            else:
-                self._courier.trouble()
-                await asyncio.sleep(pause * _random.uniform(0.5, 1.0))
-                pause = min(2 * pause, LONGEST_PAUSE)
-                self._wake.set()
-        await self._commands.close()
-
-    async def _round_trip(self) -> bool:
-        sessions, self._ready = list(self._ready), {}
-        calls: list[Call] = []
-        parts: list[tuple[Session, int]] = []
-        for session in sessions:
-            if session.in_flight:
-                continue  # it has just moved here, and its last round trip over there has not ended yet
-            composed = session.compose()
-            parts.append((session, len(composed)))
-            calls += composed
-        if not calls:
-            return True
-        sent = time.monotonic()
-        patience = min(ROUND_TRIP, *(session.standing.beat for session, _ in parts))
+    def _set_out(self) -> None:
+        """Send all that is wanted by now."""
         try:
-            async with asyncio.timeout(patience):
+            ready, self._ready = list(self._ready), {}
+            # One that has just moved here may have a round trip over there that has not ended yet.
+            parts = [(session, session.compose()) for session in ready if not session.in_flight]
+            trip = Trip(parts, cluster=self._place.cluster)
+            if not trip.commands:
+                self._rest()
+            elif self._asked_for_version and self._commands.post(trip.commands, partial(self._heard, trip)):
+                self._trip = trip
+                if self._alarm is None:
+                    self._alarm = self._courier.call_at(trip.due, self._look)
+            else:
+                self._tasks.keep(self._carry(trip))
+        except Exception:
+            log.exception("a round trip to Redis %s failed unexpectedly", self._shown_url)
+            self._stumble()
+
+    def _heard(self, trip: Trip, replies: list[Any] | Exception) -> None:
+        if trip is not self._trip:
+            return  # it took too long
+        self._trip = None
+        if isinstance(replies, Exception):
+            self._tasks.keep(self._fail(trip, replies))
+        elif any(isinstance(reply, NoScriptError) for reply in replies):
+            self._tasks.keep(self._carry(trip, replies))
+        else:
+            self._take(trip, replies)
+
+    def _look(self) -> None:
+        """Give up the round trip under way if it takes too long; one timer does for many of them."""
+        self._alarm, trip = None, self._trip
+        if trip is None:
+            return
+        if time.monotonic() >= trip.due:
+            self._trip = None
+            self._tasks.keep(self._fail(trip, TimeoutError()))
+        else:
+            self._alarm = self._courier.call_at(trip.due, self._look)
+
+    async def _carry(self, trip: Trip, replies: list[Any] | None = None) -> None:
+        """Do what takes more than one exchange: connect first, or load scripts that the server has forgotten."""
+        try:
+            async with asyncio.timeout(trip.due - time.monotonic()):
                 if not self._asked_for_version:
                     await self._ask_for_version()
-                replies = await run_over(self._commands.exchange, calls, cluster=self._place.cluster)
+                if replies is None:
+                    replies = await self._commands.exchange(trip.commands)
+                replies = await load_and_repeat(self._commands.exchange, trip.scripts, trip.commands, replies)
         except (RedisError, RedisClusterException, OSError) as error:
-            await self._give_up(error)
-            for session, _ in parts:
-                session.unsent()
-            return False
-        if self.failure is not None:
-            log.info("Redis %s is back", self._shown_url)
-            self.failure = None
-        answers = iter(replies)
-        fine = [session.receive(sent, list(islice(answers, n))) for session, n in parts]
+            await self._fail(trip, error)
+        except Exception as error:
+            log.exception("a round trip to Redis %s failed unexpectedly", self._shown_url)
+            await self._fail(trip, error)
+        else:
+            self._take(trip, replies)
+
+    def _take(self, trip: Trip, replies: list[Any]) -> None:
+        """Tell each session what its calls have got."""
+        try:
+            if self.failure is not None:
+                log.info("Redis %s is back", self._shown_url)
+                self.failure = None
+            answers = iter(replies)
+            fine = [session.receive(trip.sent, list(islice(answers, len(calls)))) for session, calls in trip.parts]
+        except Exception:
+            log.exception("a round trip to Redis %s failed unexpectedly", self._shown_url)
+            self._stumble()
+            return
         if all(fine):
-            return True
-        if any(isinstance(reply, ReadOnlyError) for reply in replies):
-            await self._give_up(ReadOnlyError("it is a replica now"))
-        return False
+            self._backoff.succeeded()
+            self._rest()
+        elif any(isinstance(reply, ReadOnlyError) for reply in replies):
+            self._tasks.keep(self._fail(None, ReadOnlyError("it is a replica now")))
+        else:
+            self._tasks.keep(self._pause())
+
+    def _rest(self) -> None:
+        self._courier.settled()
+        self._go_on()
+
+    def _go_on(self) -> None:
+        if self._closed:
+            self._tasks.keep(self._commands.close())
+        elif self._ready:
+            self._courier.call_soon(self._set_out)
+        else:
+            self._under_way = False
+
+    async def _pause(self) -> None:
+        """Wait before the next round trip, longer each time."""
+        self._courier.trouble()
+        await self._backoff.pause()
+        self._go_on()
+
+    async def _fail(self, trip: Trip | None, error: Exception) -> None:
+        await self._give_up(error)
+        for session, _ in trip.parts if trip else ():
+            session.unsent()
+        await self._pause()
+
+    def _stumble(self) -> None:
+        """Go on after a fault of ours: it must not end every renewal of the process."""
+        for session in self._courier.sessions():
+            if session.link is self and session.in_flight:
+                session.unsent()
+        self._tasks.keep(self._pause())
 
     async def _ask_for_version(self) -> None:
         """Refuse a server that is too old at once, rather than in the middle of a hold."""
@@ -189,7 +251,7 @@ class Link:
     async def _give_up(self, error: Exception) -> None:
         """Make both connections anew: after a fail-over neither may lead to where the other does."""
         await self._commands.close()
-        await self._messages.close()
+        await self._ear.break_off()
         self._failed(error)
 
     def _failed(self, error: Exception) -> None:
@@ -202,86 +264,8 @@ class Link:
 
     def refuse_all(self, error: SemaphoreError) -> None:
         """Answer every request with an error."""
-        for session in list(self.sessions.values()):
+        for session in list(self._ear.sessions.values()):
             session.refuse_all(error)
-
-    # Messages.
-
-    async def _receive(self) -> None:
-        """Listen for grants; whenever a subscription is new, its session looks at the truth."""
-        pause = FIRST_PAUSE
-        while not self._closed:
-            await self._wanted.wait()
-            if not self.sessions:
-                self._wanted.clear()
-                continue
-            try:
-                await self._listen_anew()
-                while True:
-                    self._take_message(await self._messages.read())
-                    pause = FIRST_PAUSE
-            except (RedisError, RedisClusterException, OSError) as error:
-                self._failed(error)
-                for session in list(self.sessions.values()):
-                    session.on_unsubscribed()
-                async with self._subscribing:
-                    self._listening = False
-                    self._listening_to.clear()
-                    await self._messages.close()
-                self._courier.trouble()
-                await asyncio.sleep(pause * _random.uniform(0.5, 1.0))
-                pause = min(2 * pause, LONGEST_PAUSE)
-
-    def _take_message(self, message: Any) -> None:
-        if isinstance(message, RedisError):
-            raise message
-        kind, channel, text = message
-        if session := self.sessions.get(channel):
-            match kind:
-                case "message" | "smessage":
-                    session.on_message(text)
-                case "subscribe" | "ssubscribe":
-                    session.on_subscribed()
-                case "sunsubscribe":  # its slot has moved to another node
-                    self._listening_to.discard(channel)
-                    session.on_unsubscribed()
-                    self._courier.trouble()
-
-    async def _listen_anew(self) -> None:
-        async with self._subscribing:
-            channels = list(self.sessions)
-            await self._messages.send(self._subscriptions(channels))
-            self._listening = True
-            self._listening_to.update(channels)
-        await self._subscribe_more()  # those that came meanwhile
-
-    async def _subscribe_more(self) -> None:
-        async with self._subscribing:
-            more = [channel for channel in self.sessions if channel not in self._listening_to]
-            if self._listening and more:
-                self._listening_to.update(more)
-                # A broken connection is noticed by the reader, which subscribes to everything anew.
-                with contextlib.suppress(RedisError, OSError):
-                    await self._messages.send(self._subscriptions(more))
-
-    def _subscriptions(self, channels: list[str]) -> list[list[str | int]]:
-        if self._place.cluster:  # channels of one command must share a slot
-            return [[f"{self._sharded}SUBSCRIBE", channel] for channel in channels]
-        return [["SUBSCRIBE", *channels]]
-
-    async def _unlisten(self, channels: list[str]) -> None:
-        async with self._subscribing:
-            gone = [channel for channel in channels if channel not in self.sessions]
-            if gone and self._listening_to.issuperset(gone):
-                self._listening_to.difference_update(gone)
-                with contextlib.suppress(RedisError, OSError):
-                    await self._messages.send([[f"{self._sharded}UNSUBSCRIBE", channel] for channel in gone])
-
-    def _keep(self, work: Coroutine[Any, Any, None]) -> None:
-        """Hold a task for as long as it runs: the loop itself only remembers it weakly."""
-        task = asyncio.ensure_future(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
 
 class _TooOldError(ResponseError):

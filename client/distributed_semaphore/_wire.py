@@ -8,13 +8,13 @@ streams, pools and per-command records cost more than the round trip itself.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from functools import partial
 from math import inf
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from redis._parsers.base import BaseParser  # the one list of which error text is which exception
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import InvalidResponse, ResponseError
+from redis.exceptions import InvalidResponse, RedisError, ResponseError
 
 try:
     import hiredis
@@ -65,15 +65,30 @@ class Wire:
         else:
             await connection.send_packed_command(connection.pack_commands(commands))
 
-    async def read(self) -> Any:
-        """Wait for one reply or message; an error that a command got is returned, not raised.
+    def post(self, commands: Sequence[Command], heard: Callable[[list[Any] | Exception], None]) -> bool:
+        """Send commands, if that needs no waiting; the callback hears their replies, or why there are none.
+
+        No task has to be woken for it, which costs as much as what is sent. Else, nothing is done: use `exchange`.
+        """
+        if self._replies is None or self._replies.failure:
+            return False
+        self._replies.write(commands)
+        self._replies.expect(len(commands), heard)
+        return True
+
+    async def listen(self, heard: Callable[[Any], None]) -> None:
+        """Pass on each message as it arrives, until the connection fails.
 
         Raises:
-            redis.exceptions.RedisError, OSError: the connection failed.
+            redis.exceptions.RedisError, OSError: it has failed, or the callback raised this.
         """
         if self._replies:
-            [reply] = await self._replies.read(1)
-            return reply
+            await self._replies.pass_on(heard)
+        while True:
+            heard(await self._read())
+
+    async def _read(self) -> Any:
+        """Wait for one reply or message; an error that a command got is returned, not raised."""
         if self._connection is None:
             raise RedisConnectionError("not connected")
         try:
@@ -82,11 +97,11 @@ class Wire:
             return error
 
     async def exchange(self, commands: Sequence[Command]) -> list[Any]:
-        """Send commands and read their replies: one round trip. Raises as `send` and `read` do."""
+        """Send commands and read their replies, or the errors that they got: one round trip. Raises as `send` does."""
         await self.send(commands)
         if self._replies:
             return await self._replies.read(len(commands))
-        return [await self.read() for _ in commands]
+        return [await self._read() for _ in commands]
 
     async def close(self) -> None:
         """Give the connection up; the next command makes a new one. Who is reading is told."""
@@ -111,10 +126,14 @@ class _Replies(asyncio.Protocol):
             errors="replace",
             notEnoughData=_INCOMPLETE,
         )
-        self._arrived: deque[Any] = deque()
-        self._failure: Exception | None = None
+        self.failure: Exception | None = None
+        """Why nothing comes any more; None while the connection stands."""
+        self._arrived: list[Any] = []
         self._wanted = 0
-        self._waiter: asyncio.Future[None] | None = None
+        self._heard: Callable[[list[Any] | Exception], None] | None = None
+        """Hears of that many replies at once, or of the failure."""
+        self._message: Callable[[Any], None] | None = None
+        """Hears of each on its own, as it comes."""
 
     @classmethod
     def take_over(cls, connection: AbstractConnection) -> _Replies:
@@ -126,48 +145,71 @@ class _Replies(asyncio.Protocol):
 
     def write(self, commands: Sequence[Command]) -> None:
         """Send commands."""
-        if self._failure:
-            raise self._failure
+        if self.failure:
+            raise self.failure
         self._transport.write(b"".join([hiredis.pack_command(tuple(command)) for command in commands]))  # type: ignore[arg-type]
+
+    def expect(self, n: int, heard: Callable[[list[Any] | Exception], None]) -> None:
+        """Have the next n replies, or the failure, told; at once if they have arrived."""
+        self._wanted, self._heard = n, heard
+        if self.failure or len(self._arrived) >= n:
+            self._tell()
 
     async def read(self, n: int) -> list[Any]:
         """Wait for the next n replies."""
-        if len(self._arrived) < n:
-            if self._failure:
-                raise self._failure
-            self._wanted, self._waiter = n, asyncio.get_running_loop().create_future()
-            await self._waiter
-        take = self._arrived.popleft
-        return [take() for _ in range(n)]
+        answer: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
+        self.expect(n, partial(_settle, answer))
+        return await answer
+
+    async def pass_on(self, heard: Callable[[Any], None]) -> NoReturn:
+        """Have each message told as it comes; ends with the error that ends the connection."""
+        for message in self._arrived:
+            heard(message)
+        self._arrived.clear()
+        self._message = heard
+        while True:
+            await self.read(1)
 
     def abort(self) -> None:
         """Close the connection at once, whatever is under way."""
         self._transport.abort()
 
     def data_received(self, data: bytes) -> None:
-        """Parse what has come, and wake the reader once it has all that it wants."""
+        """Parse what has come, and pass it on: messages one by one, replies once all that are wanted are there."""
         self._reader.feed(data)
+        take = self._message or self._arrived.append
         try:
             while (reply := self._reader.gets()) is not _INCOMPLETE:
-                self._arrived.append(reply)
-        except InvalidResponse as error:
+                take(reply)
+        except RedisError as error:  # what it says makes no sense, or is that it ends
             self._failed(error)
             self._transport.abort()
-        if self._waiter and len(self._arrived) >= self._wanted:
-            self._wake(None)
+        if self._heard and len(self._arrived) >= self._wanted:
+            self._tell()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Tell the reader."""
         self._failed(RedisConnectionError("Redis closed the connection" + (f": {exc}" if exc else "")))
 
     def _failed(self, error: Exception) -> None:
-        self._failure = self._failure or error
-        self._wake(self._failure)
+        self.failure = self.failure or error
+        self._tell()
 
-    def _wake(self, error: Exception | None) -> None:
-        waiter, self._waiter = self._waiter, None
-        if waiter and not waiter.done():
-            if error:
-                waiter.set_exception(error)
-            else:
-                waiter.set_result(None)
+    def _tell(self) -> None:
+        heard, self._heard = self._heard, None
+        if heard is None:
+            return
+        if len(self._arrived) >= self._wanted:
+            replies, self._arrived = self._arrived[: self._wanted], self._arrived[self._wanted :]
+            heard(replies)
+        else:
+            heard(self.failure or RedisConnectionError("not connected"))
+
+
+def _settle(answer: asyncio.Future[list[Any]], outcome: list[Any] | Exception) -> None:
+    if answer.done():  # cancelled: it took too long
+        return
+    if isinstance(outcome, Exception):
+        answer.set_exception(outcome)
+    else:
+        answer.set_result(outcome)

@@ -564,7 +564,7 @@ async def test_semaphores_that_are_not_used_any_more_are_forgotten_by_the_proces
 
     async def forgotten() -> bool:
         courier.submit(courier._retire_idle)
-        return session.retired and not [channel for channel in courier._home.sessions if f"{name}-" in channel]
+        return session.retired and not [channel for channel in courier._home._ear.sessions if f"{name}-" in channel]
 
     await until(forgotten)
     await until(lambda: no_listener(redis, session.channel))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Self
 from urllib.parse import quote
 
@@ -36,6 +36,17 @@ class Keys:
     """The keys of one semaphore."""
 
     prefix: str
+    scripted: tuple[str, ...] = field(init=False, repr=False, compare=False)
+    """KEYS of every script, in the order in which the scripts expect them.
+
+    The config's key is not among them: a client's Redis user may be allowed to read it only, and Redis asks for
+    write permission on everything in KEYS. Scripts derive it from KEYS[1]; the shared tag keeps it on the node.
+    """
+
+    def __post_init__(self) -> None:
+        """Put the keys together once, not for every call."""
+        parts = ("holders", "queue", "clients", "grants", "identities", "counters")
+        object.__setattr__(self, "scripted", tuple(self.prefix + part for part in parts))
 
     @classmethod
     def of(cls, name: str) -> Keys:
@@ -50,15 +61,6 @@ class Keys:
     def config(self) -> str:
         """Hash: limit, lease, state and the rest of the spec, with who wrote it."""
         return self.prefix + "config"
-
-    @property
-    def scripted(self) -> tuple[str, ...]:
-        """KEYS of every script, in the order in which the scripts expect them.
-
-        The config's key is not among them: a client's Redis user may be allowed to read it only, and Redis asks for
-        write permission on everything in KEYS. Scripts derive it from KEYS[1]; the shared tag keeps it on the node.
-        """
-        return tuple(self.prefix + part for part in ("holders", "queue", "clients", "grants", "identities", "counters"))
 
     def channel(self, client: str) -> str:
         """Channel on which one process hears of its own grants."""

@@ -108,19 +108,18 @@ async def run(redis: AnyRedis, calls: Sequence[Call]) -> list[Any]:
             pipeline.execute_command(*command)
         return await pipeline.execute(raise_on_error=False)
 
-    return await run_over(exchange, calls, cluster=cluster)
-
-
-async def run_over(
-    exchange: Callable[[Sequence[list[str | int]]], Awaitable[list[Any]]],
-    calls: Sequence[Call],
-    *,
-    cluster: bool = False,
-) -> list[Any]:
-    """Run scripts as `run` does, over whatever sends commands and gives their replies or errors."""
     scripts = [call.script.in_cluster if cluster else call.script for call in calls]
     commands = [call.command(script) for call, script in zip(calls, scripts, strict=True)]
-    replies = await exchange(commands)
+    return await load_and_repeat(exchange, scripts, commands, await exchange(commands))
+
+
+async def load_and_repeat(
+    exchange: Callable[[Sequence[list[str | int]]], Awaitable[list[Any]]],
+    scripts: Sequence[Script],
+    commands: Sequence[list[str | int]],
+    replies: list[Any],
+) -> list[Any]:
+    """Load scripts that the server did not know, and send again what it has not executed; give all replies."""
     for _ in range(3):
         missing = [i for i, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
         if not missing:
