@@ -15,12 +15,9 @@ import threading
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
-from redis.asyncio import RedisCluster
-
 from distributed_semaphore._errors import SemaphoreError
 from distributed_semaphore._identity import new_client_id
-from distributed_semaphore._link import Link
-from distributed_semaphore._places import Nodes, Server
+from distributed_semaphore._places import Nodes, home
 from distributed_semaphore._session import IDLE, Session
 from distributed_semaphore.protocol.address import connect, without_password
 
@@ -47,8 +44,7 @@ class Courier:
         self._inbox_noted = False
         self._outgoing: dict[asyncio.AbstractEventLoop, list[Callable[[], None]]] = {}
         self._sessions: dict[str, Session] = {}
-        redis = connect(url)
-        self._home = Nodes(self, redis) if isinstance(redis, RedisCluster) else Link(self, Server(redis))
+        self._home = home(self, connect(url))
         self._farewell: threading.Event | None = None
         self.submit(self._start)
 

@@ -91,11 +91,13 @@ class Link:
         self._backoff = Backoff()
         self._asked_for_version = False
         self._tasks = Tasks()
+        self._following: asyncio.Task[None] | None = None
         self._closed = False
 
     def start(self) -> None:
         """Begin to carry calls and messages."""
         self._ear.start()
+        self._following = asyncio.ensure_future(self._follow())
 
     def ready(self, session: Session) -> None:
         """Note that a session has something to send."""
@@ -122,6 +124,8 @@ class Link:
     def close(self) -> None:
         """Give the connections up; a round trip that is under way ends first."""
         self._closed = True
+        if self._following:
+            self._following.cancel()
         if not self._under_way:
             self._under_way = True
             self._go_on()
@@ -247,6 +251,11 @@ class Link:
             if tuple(int(part) for part in version.split(".")[:2]) < OLDEST:
                 raise _TooOldError(f"it is version {version}, and 6.2 is the oldest that works")
         self._asked_for_version = True
+
+    async def _follow(self) -> None:
+        while True:
+            await self._place.moved()
+            await self._give_up(ReadOnlyError("another server is the primary now"))
 
     async def _give_up(self, error: Exception) -> None:
         """Make both connections anew: after a fail-over neither may lead to where the other does."""

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
+from redis.asyncio import RedisCluster
+from redis.asyncio.sentinel import SentinelConnectionPool
 from redis.exceptions import (
     AuthenticationError,
     NoPermissionError,
@@ -20,17 +23,20 @@ from distributed_semaphore._link import Link
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from redis.asyncio import Redis, RedisCluster
+    from redis.asyncio import Redis
     from redis.asyncio.connection import AbstractConnection, Connection
 
     from distributed_semaphore._courier import Courier
     from distributed_semaphore._session import Session
+    from distributed_semaphore.protocol.address import AnyRedis
 
 log = logging.getLogger("distributed_semaphore")
 
 #: Seconds between two looks at a cluster that is not in order, at first and at most.
 FIRST_LOOK: Final = 0.05
 LAST_LOOK: Final = 1.0
+#: Seconds after which Sentinel is asked who the primary is, though it has told of no switch.
+LOOK_ANYWAY: Final = 30.0
 
 
 class Place(Protocol):
@@ -44,9 +50,12 @@ class Place(Protocol):
     async def hang_up(self, connection: AbstractConnection) -> None:
         """Take back a connection that was closed."""
 
+    async def moved(self) -> None:
+        """Wait until its connections lead to the wrong server, which may not know that itself."""
+
 
 class Server:
-    """A single server, or whichever Sentinel says is the primary."""
+    """A single server."""
 
     cluster = False
 
@@ -61,6 +70,32 @@ class Server:
     async def hang_up(self, connection: AbstractConnection) -> None:
         """Take back a connection that was closed."""
         await self._pool.release(connection)
+
+    async def moved(self) -> None:
+        """Wait for ever: where it is, it stays."""
+        await asyncio.get_running_loop().create_future()
+
+
+class Primary(Server):
+    """Whichever server Sentinel says is the primary."""
+
+    async def moved(self) -> None:
+        """Wait until Sentinel has made another server the primary.
+
+        One that was replaced in a planned switch goes on granting, for itself, until Sentinel turns to it 10 s later.
+        """
+        pool = cast("SentinelConnectionPool", self._pool)
+        while True:
+            for sentinel in pool.sentinel_manager.sentinels:
+                with suppress(RedisError, OSError):
+                    async with sentinel.pubsub() as messages:
+                        await messages.subscribe("+switch-master")
+                        while True:
+                            await messages.get_message(timeout=LOOK_ANYWAY)
+                            known = pool.master_address
+                            if known and await pool.get_master_address() != known:
+                                return
+            await asyncio.sleep(LAST_LOOK)
 
 
 class Node:
@@ -88,6 +123,10 @@ class Node:
         """Take back a connection that was closed."""
         if node := self._redis.get_node(node_name=self._name):
             node.release(cast("Connection", connection))
+
+    async def moved(self) -> None:
+        """Wait for ever: what is asked of the wrong node is answered with the right one."""
+        await asyncio.get_running_loop().create_future()
 
 
 class Nodes:
@@ -174,3 +213,11 @@ class Nodes:
             if link.failure and not link.used:
                 del self._links[name]
                 link.close()
+
+
+def home(courier: Courier, redis: AnyRedis) -> Link | Nodes:
+    """Give the way to what an address names."""
+    if isinstance(redis, RedisCluster):
+        return Nodes(courier, redis)
+    watched = isinstance(redis.connection_pool, SentinelConnectionPool)
+    return Link(courier, Primary(redis) if watched else Server(redis))
