@@ -30,6 +30,7 @@ ALERTS: Final = (QUEUE_STUCK, LONG_WAIT, HOLDER_OVERDUE)
 # Reasons, one word each, as documented in docs/reference.md.
 CONFIGURED: Final = "Configured"
 RESOURCE_CONFLICT: Final = "ResourceConflict"
+INVALID_SPEC: Final = "InvalidSpec"
 NOT_WRITTEN: Final = "NotWritten"
 REDIS_UNAVAILABLE: Final = "RedisUnavailable"
 CONNECTED: Final = "Connected"
@@ -97,6 +98,17 @@ def conflict(resource: Resource, winner: Resource) -> Verdict:
         reason=RESOURCE_CONFLICT,
         message=f"the name {resource.semaphore} belongs to the older resource {winner.name}; delete one of them, "
         "this one takes over when that one goes",
+    )
+
+
+def invalid(resource: Resource) -> Verdict:
+    """Say that the spec cannot be used."""
+    return Verdict(
+        READY,
+        status=False,
+        reason=INVALID_SPEC,
+        message=f"the spec cannot be used, so Redis keeps the last that could: {resource.fault}. Correct it (kubectl "
+        "edit); an older CRD has let it through, see that the present one is installed",
     )
 
 

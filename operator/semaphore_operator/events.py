@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from semaphore_operator.conditions import ALERTS, READY, RESOURCE_CONFLICT, STUCK, WANTED
+from semaphore_operator.conditions import ALERTS, INVALID_SPEC, READY, RESOURCE_CONFLICT, STUCK, WANTED
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -30,7 +30,7 @@ class Announcement:
 
 
 def announcements(before: Iterable[Condition], after: Iterable[Condition]) -> Iterator[Announcement]:
-    """Give what a change of conditions is worth saying: an alert that begins or ends, a name in conflict."""
+    """Give what a change of conditions is worth saying: an alert that begins or ends, a bad name or spec."""
     was = {condition.type: condition for condition in before}
     for condition in after:
         earlier = was.get(condition.type)
@@ -40,7 +40,7 @@ def announcements(before: Iterable[Condition], after: Iterable[Condition]) -> It
             yield Announcement(warning, condition.reason, condition.message, "Watch")
         elif _over(condition, earlier):
             yield Announcement(False, condition.reason, condition.message, "Watch")  # noqa: FBT003
-        elif condition.type == READY and condition.reason == RESOURCE_CONFLICT and not same:
+        elif condition.type == READY and condition.reason in {RESOURCE_CONFLICT, INVALID_SPEC} and not same:
             yield Announcement(True, condition.reason, condition.message, "Configure")  # noqa: FBT003
 
 

@@ -169,7 +169,7 @@ class Handlers:
 def _read(body: kopf.Body) -> Resource | None:
     try:
         return Resource.read(body)
-    except ValueError as error:
+    except (ValueError, KeyError, TypeError) as error:
         log.error("left out, not as the CRD has it: %s/%s: %s", body.meta.namespace, body.meta.name, clean(error))  # noqa: TRY400
         return None
 

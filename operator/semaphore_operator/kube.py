@@ -95,8 +95,8 @@ class Kube:
                 for body in page["items"]:
                     try:
                         found.append(Resource.read(body))
-                    except ValueError as error:
-                        log.warning("left out, not as the CRD has it: %s: %s", body["metadata"], clean(error))
+                    except (ValueError, KeyError, TypeError) as error:
+                        log.warning("left out, no resource: %.200s: %s", body, clean(error))
                 following = page["metadata"].get("continue")
                 if not following:
                     break
@@ -119,12 +119,17 @@ class Kube:
 
     async def _page(self, namespace: str | None, following: str | None) -> Any:
         options: dict[str, Any] = {"limit": PAGE, "_continue": following, "_request_timeout": CALL_TIMEOUT}
+        wish = f"list {PLURAL} in {namespace or 'all namespaces'}"
         try:
             if namespace is None:
-                return await self._objects.list_cluster_custom_object(GROUP, VERSION, PLURAL, **options)
-            return await self._objects.list_namespaced_custom_object(GROUP, VERSION, namespace, PLURAL, **options)
+                page = await self._objects.list_cluster_custom_object(GROUP, VERSION, PLURAL, **options)
+            else:
+                page = await self._objects.list_namespaced_custom_object(GROUP, VERSION, namespace, PLURAL, **options)
         except Exception as error:
-            raise explained(error, f"list {PLURAL} in {namespace or 'all namespaces'}") from error
+            raise explained(error, wish) from error
+        if not isinstance(page, dict) or not {"items", "metadata"} <= page.keys():
+            raise KubeError(f"the API server, or what stands before it, gave no list (wanted: {wish}): {page!r:.200}")
+        return page
 
     async def write_status(self, resource: Resource, status: Status) -> bool:
         """Write a status.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime  # noqa: TC003  pydantic resolves it at run time
 from enum import StrEnum
 from typing import Annotated, Any, Final, Literal
@@ -20,6 +21,7 @@ PLURAL: Final = "distributedsemaphores"
 FINALIZER: Final = "semaphores.dev/operator"
 NAMED: Final = 10
 """Holders and waiters that a status names at most, which keeps the object small."""
+LONGEST_NAME: Final = 253
 _LABEL: Final = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 
 
@@ -70,7 +72,7 @@ class Spec(Model):
     name: Annotated[
         str | None,
         Field(
-            max_length=253,
+            max_length=LONGEST_NAME,
             json_schema_extra={
                 "x-kubernetes-validations": [
                     rule(
@@ -101,6 +103,15 @@ class Spec(Model):
     """Delete: waiters are turned away and the keys go with the last holder. Retain: Redis is left as it is."""
     alerts: Alerts = Alerts()
     """When a condition calls for a human."""
+
+    @classmethod
+    def rest(cls, raw: Any) -> Spec:
+        """Give what must be known of a spec that cannot be used: its name, and what its deletion is to do."""
+        known = raw if isinstance(raw, Mapping) else {}
+        name, retain = known.get("name"), known.get("deletionPolicy") == DeletionPolicy.RETAIN
+        usable = isinstance(name, str) and name.isprintable() and len(name) <= LONGEST_NAME
+        policy = DeletionPolicy.RETAIN if retain else DeletionPolicy.DELETE
+        return cls(limit=0, name=name if usable else None, deletion_policy=policy)
 
 
 class Party(Model):
@@ -167,7 +178,7 @@ class Status(Model):
     key: str | None = None
     """Beginning of the semaphore's keys in Redis."""
     summary: str | None = None
-    """The state in one word: Active, Paused, Closed, QueueStuck, RedisUnavailable, Conflict, Pending."""
+    """The state in one word: Active, Paused, Closed, QueueStuck, RedisUnavailable, Conflict, Invalid, Pending."""
     limit: int | None = None
     """The limit in force."""
     lease_seconds: float | None = None
@@ -208,6 +219,8 @@ class Resource(Model):
     created: str
     deleted: str | None
     spec: Spec
+    fault: str = ""
+    """Why its spec cannot be used, though the API server has it: another schema let it through."""
     status: Status
 
     @classmethod
@@ -215,19 +228,38 @@ class Resource(Model):
         """Read what the API server sends.
 
         Raises:
-            ValueError: its spec is not one that the schema lets through.
+            ValueError, KeyError, TypeError: it is no resource.
         """
-        metadata = body["metadata"]
-        return cls(
+        metadata, raw = body["metadata"], body.get("spec")
+        read = cls(
             namespace=metadata["namespace"],
             name=metadata["name"],
             uid=metadata["uid"],
             generation=metadata["generation"],
             created=metadata["creationTimestamp"],
             deleted=metadata.get("deletionTimestamp"),
-            spec=Spec.model_validate(dict(body["spec"])),
+            spec=Spec(limit=0),
             status=Status.read(body.get("status")),
         )
+        try:
+            read = read.model_copy(update={"spec": Spec.model_validate(dict(raw or {}))})
+            read.check()
+        except ValidationError as error:
+            told = (f"{'.'.join(map(str, ('spec', *each['loc'])))}: {each['msg']}" for each in error.errors())
+            return read.model_copy(update={"spec": Spec.rest(raw), "fault": "; ".join(told)})
+        except (ValueError, TypeError) as error:
+            return read.model_copy(update={"spec": Spec.rest(raw), "fault": f"spec: {error}"})
+        return read
+
+    def check(self) -> None:
+        """Read everything that is read of a spec later.
+
+        Raises:
+            ValueError: it cannot be read.
+        """
+        _ = self.keys, self.config(0)
+        for length in (self.spec.alerts.queue_stuck_after, self.spec.alerts.long_wait_after):
+            milliseconds(length)
 
     @property
     def semaphore(self) -> str:

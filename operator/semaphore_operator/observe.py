@@ -52,14 +52,18 @@ async def observe(redis: AnyRedis, resources: Sequence[Resource], registry: Regi
     """
     names = [resource.semaphore for resource in resources]
     reopened = await runs.note(redis, resources)  # first: housekeeping grants
-    repairs = await _keep_house(redis, names)
+    repairs, refused = await _keep_house(redis, names)
     look = Look(await inspect(redis, names, NAMED), [], reopened, repairs)
     for i, resource in enumerate(resources):
         seen = look.found[i]
         config = seen.config if isinstance(seen, Snapshot) else None
         known = registry.get(resource.uid)
         gone = known is None or known.deleted is not None  # its config is missing because it was taken away
-        if gone or config == resource.config(epoch) or isinstance(seen, RedisError):
+        if gone or isinstance(seen, RedisError):
+            continue
+        if config == resource.config(epoch):
+            # Who looks may find all well where nothing can be written.
+            look.found[i] = refused.get(resource.semaphore, seen)
             continue
         was_written = registry.was_written(resource)
         try:
@@ -77,15 +81,28 @@ async def observe(redis: AnyRedis, resources: Sequence[Resource], registry: Regi
     return look
 
 
-async def _keep_house(redis: AnyRedis, names: Sequence[str]) -> dict[str, dict[str, int]]:
-    """Audit, take back expired slots and grant, in as many rounds as it takes; give the repairs of each semaphore."""
-    audited = await audit(redis, names)
-    repairs = {name: repaired for name, (_, repaired) in zip(names, audited, strict=True) if repaired}
-    behind = [name for name, (again, _) in zip(names, audited, strict=True) if again]
+async def _keep_house(redis: AnyRedis, names: Sequence[str]) -> tuple[dict[str, dict[str, int]], dict[str, RedisError]]:
+    """Audit, take back expired slots and grant, in as many rounds as it takes.
+
+    Returns:
+        Repairs, and errors, by semaphore.
+    """
+    repairs: dict[str, dict[str, int]] = {}
+    refused: dict[str, RedisError] = {}
+    behind = []
+    for name, audited in zip(names, await audit(redis, names), strict=True):
+        if isinstance(audited, RedisError):
+            refused[name] = audited
+            continue
+        again, repaired = audited
+        if repaired:
+            repairs[name] = repaired
+        if again:
+            behind.append(name)
     for _ in range(ROUNDS):
         if not behind:
-            return repairs
+            return repairs, refused
         more = await reap(redis, behind)
         behind = [name for name, again in zip(behind, more, strict=True) if again]
     log.warning("housekeeping goes on in the next sweep: %s", ", ".join(behind[:5]))
-    return repairs
+    return repairs, refused

@@ -21,7 +21,8 @@ async def reconcile(resource: Resource, registry: Registry, store: Store, epoch:
     """Bring one resource to Redis, or take it away.
 
     1. note it; 2. one that is being deleted is withdrawn; 3. a name belongs to its oldest resource; 4. that one's
-    config is written. Status is the sweep's affair, and so is a resource that owns a name since another was deleted.
+    config is written, if it can be. Status is the sweep's affair, and so is a resource that owns a name since another
+    was deleted.
 
     Raises:
         redis.exceptions.RedisError, OSError: Redis did not answer; calling again is right.
@@ -33,7 +34,7 @@ async def reconcile(resource: Resource, registry: Registry, store: Store, epoch:
         registry.remove(resource.uid)
         return
     owner = registry.owner(resource.semaphore)
-    if owner is not None and owner.uid == resource.uid:
+    if owner is not None and owner.uid == resource.uid and not resource.fault:
         await write(resource, registry, await store.redis(), epoch)
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from redis.exceptions import AuthenticationError, NoPermissionError, ResponseError
 
+from distributed_semaphore.protocol import UnreadableError
 from semaphore_operator.conditions import (
     AUTHENTICATION_FAILED,
     COMMAND_FAILED,
@@ -20,6 +21,7 @@ from semaphore_operator.conditions import (
     conflict,
     holder_overdue,
     identified,
+    invalid,
     long_wait,
     moment,
     queue_stuck,
@@ -96,6 +98,14 @@ def conflicting(resource: Resource, winner: Resource, now: datetime) -> Status:
     return Status(summary="Conflict", conditions=conditions)
 
 
+def unusable(resource: Resource, now: datetime) -> Status:
+    """Say that the spec cannot be used; who holds and who waits is not looked at meanwhile."""
+    before = resource.status
+    conditions = settle([invalid(resource)], before.conditions, resource.generation, now)
+    kept = before.model_dump(include={"observed_generation", "key", "limit", "lease_seconds"})
+    return Status(summary="Invalid", conditions=conditions, **kept)
+
+
 def reason_of(error: Exception) -> str:
     """Name the kind of a Redis failure."""
     text = str(error)
@@ -103,7 +113,7 @@ def reason_of(error: Exception) -> str:
         return PERMISSION_DENIED
     if isinstance(error, AuthenticationError) or text.startswith(("WRONGPASS", "NOAUTH")):
         return AUTHENTICATION_FAILED
-    return COMMAND_FAILED if isinstance(error, ResponseError) else CONNECTION_FAILED
+    return COMMAND_FAILED if isinstance(error, ResponseError | UnreadableError) else CONNECTION_FAILED
 
 
 def clean(error: Exception) -> str:

@@ -25,7 +25,7 @@ from semaphore_operator.publish import Publisher
 from semaphore_operator.reconcile import withdraw
 from semaphore_operator.record import Record, Seen
 from semaphore_operator.runs import Runs
-from semaphore_operator.status import clean, conflicting, observed, unobserved
+from semaphore_operator.status import clean, conflicting, observed, unobserved, unusable
 from semaphore_operator.store import Store
 
 if TYPE_CHECKING:
@@ -182,10 +182,12 @@ class Sweep:
         for resource in resources:
             owner = self._registry.owner(resource.semaphore)
             if resource.deleted is None and owner is not None:
-                if owner.uid == resource.uid:
-                    served.append(resource)
-                else:
+                if owner.uid != resource.uid:
                     fresh.append(Seen(resource, None, conflicting(resource, owner, now)))
+                elif resource.fault:
+                    fresh.append(Seen(resource, None, unusable(resource, now)))
+                else:
+                    served.append(resource)
         try:
             redis = await self._store.redis()
             if not served:

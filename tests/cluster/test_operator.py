@@ -325,21 +325,6 @@ async def test_keys_that_disagree_are_put_right_and_told(
     assert {kind: after[kind] - counted[kind] for kind in after if after[kind] != counted[kind]} == {("unheld",): 1}
 
 
-async def test_a_key_of_another_type_stops_one_semaphore_and_no_other(mine: Resources, redis: Redis) -> None:
-    mine.apply("broken", limit=1)
-    mine.apply("sound", limit=1)
-    mine.ready("broken", "sound")
-    config = Keys.of(f"{mine.namespace}/broken").config
-    await redis.set(config, "by hand")
-    await until(lambda: mine.conditions("broken")["RedisAvailable"] == ("False", "CommandFailed"))
-    assert "WRONGTYPE" in mine.message("broken", "RedisAvailable")
-    mine("scale", "dsem", "sound", "--replicas=2")
-    await until(lambda: mine.status("sound")["limit"] == 2)
-    assert mine.conditions("sound")["RedisAvailable"] == ("True", "Connected")
-    await redis.delete(config)
-    mine.ready("broken")
-
-
 async def test_no_series_outlives_its_resource(mine: Resources, operator: OperatorProcess) -> None:
     """external-secrets#231."""
     mine.apply("api", limit=7)

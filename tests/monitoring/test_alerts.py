@@ -57,7 +57,8 @@ CASES = {
         quiet=[
             {condition("Ready", "Configured"): "1x20"},
             # Redis being away is one alert, not one a semaphore.
-            {condition("Ready", "RedisUnavailable"): "0x20"},
+            {condition("Ready", "RedisUnavailable"): "0x20", condition("RedisAvailable", "ConnectionFailed"): "0x20"},
+            {condition("RedisAvailable", "Connected"): "1x20"},
             # What passes within its five minutes.
             {condition("Ready", "NotWritten"): "_x7 0x2 stale", condition("Ready", "Configured"): "1x6 stale"},
         ],

@@ -39,6 +39,7 @@ def condition(kind: str, status: bool | None, reason: str):
         pytest.param(None, ("HolderOverdue", True, "MaxHoldExceeded"), [("Warning", "MaxHoldExceeded")], id="overdue"),
         pytest.param(None, CONFLICT, [("Warning", "ResourceConflict")], id="conflict"),
         pytest.param(CONFLICT, CONFLICT, [], id="still"),
+        pytest.param(None, ("Ready", False, "InvalidSpec"), [("Warning", "InvalidSpec")], id="bad spec"),
         pytest.param(None, ("Ready", True, "Configured"), [], id="ready"),
         pytest.param(None, ("RedisAvailable", False, "ConnectionFailed"), [], id="Redis is one thing, resources many"),
     ],

@@ -39,6 +39,30 @@ def test_a_field_that_this_version_does_not_know_is_passed_over():
     assert resource(fieldOfTomorrow=1).spec.limit == 2
 
 
-def test_a_spec_that_the_schema_would_refuse_is_refused_here_too():
-    with pytest.raises(ValueError, match="limit"):
-        Resource.read({"metadata": resource().model_dump() | {"creationTimestamp": ""}, "spec": {"limit": -1}})
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        ({"limit": -1}, "spec.limit: Input should be greater than or equal to 0"),
+        ({"limit": "many", "state": "Open"}, "spec.limit: Input should be a valid integer"),
+        ({"limit": 1, "lease": "soon"}, "spec: a duration is written like 30s, 1m30s or 2h, not 'soon'"),
+        ({"limit": 1, "lease": "2h"}, "spec: lease is 1s to 3600s, not 7200.0s"),
+        ({"limit": 1, "alerts": {"longWaitAfter": "5 minutes"}}, "not '5 minutes'"),
+        ({"limit": 1, "name": "\x07"}, "no control characters"),
+        ({"limit": 1, "name": ["a"], "deletionPolicy": "Retain"}, "spec.name: Input should be a valid string"),
+        ({}, "spec.limit: Field required"),
+        (None, "spec.limit: Field required"),
+        ("limit 5", "spec: dictionary update sequence"),
+    ],
+)
+def test_a_spec_that_the_schema_should_have_refused_is_a_fault_of_one_resource(spec, said):
+    metadata = {"namespace": "payments", "name": "api", "uid": "u", "generation": 1, "creationTimestamp": ""}
+    read = Resource.read({"metadata": metadata, "spec": spec})
+    assert said in read.fault
+    assert (read.semaphore, read.spec.limit) == ("payments/api", 0)
+    retain = isinstance(spec, dict) and spec.get("deletionPolicy") == "Retain"
+    assert (read.spec.deletion_policy == "Retain") is retain
+
+
+def test_a_resource_whose_spec_cannot_be_used_keeps_its_name():
+    metadata = {"namespace": "payments", "name": "api", "uid": "u", "generation": 1, "creationTimestamp": ""}
+    assert Resource.read({"metadata": metadata, "spec": {"name": "shared"}}).semaphore == "payments/shared"

@@ -8,8 +8,9 @@ from redis.exceptions import AuthenticationError, NoPermissionError, ResponseErr
 from redis.exceptions import ConnectionError as RedisConnectionError
 from tests.unit.factories import NOW, holder, resource, snapshot, waiter
 
+from distributed_semaphore.protocol import UnreadableError
 from semaphore_operator.models import Status
-from semaphore_operator.status import clean, conflicting, dump, observed, reason_of, unobserved
+from semaphore_operator.status import clean, conflicting, dump, observed, reason_of, unobserved, unusable
 
 API = resource()
 MIDNIGHT = datetime(2027, 1, 1, tzinfo=UTC)
@@ -77,6 +78,7 @@ def test_a_status_stays_below_16_kib_whatever_clients_call_themselves():
         (NoPermissionError("NOPERM this user has no permissions"), "PermissionDenied"),
         (TimeoutError(), "ConnectionFailed"),
         (ConnectionRefusedError("AUTHORITY refused"), "ConnectionFailed"),
+        (UnreadableError("what is stored cannot be read: KeyError('lease')"), "CommandFailed"),
         (ResponseError("WRONGTYPE Operation against a key holding the wrong kind of value"), "CommandFailed"),
         (ResponseError("ERR NOPERM inside a script"), "PermissionDenied"),
     ],
@@ -102,6 +104,15 @@ def test_the_younger_of_two_resources_shows_no_numbers_that_are_not_its_own():
     status = conflicting(younger, older, MIDNIGHT)
     assert (status.summary, status.holders) == ("Conflict", None)
     assert conditions(status) == {"Ready": ("False", "ResourceConflict")}
+
+
+def test_a_spec_that_cannot_be_used_is_told_and_old_numbers_are_not():
+    before = dump(observed(API, snapshot(API, holders=(holder(1),)), 12.0))
+    status = unusable(resource(status=before, lease="soon"), MIDNIGHT)
+    assert (status.summary, status.holders, status.held_by) == ("Invalid", None, ())
+    assert (status.observed_generation, status.lease_seconds) == (1, 30), "what a loss of data takes to know"
+    assert conditions(status) == {"Ready": ("False", "InvalidSpec")}
+    assert "not 'soon'. Correct it" in status.conditions[0].message
 
 
 @pytest.mark.parametrize(

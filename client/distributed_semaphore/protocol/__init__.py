@@ -9,6 +9,7 @@ from distributed_semaphore.protocol.keys import Keys, SemaphoreName
 from distributed_semaphore.protocol.scripts import (
     SCRIPTS,
     Script,
+    UnreadableError,
     audit,
     declare,
     evict,
@@ -31,6 +32,7 @@ __all__ = [
     "SemaphoreName",
     "Snapshot",
     "State",
+    "UnreadableError",
     "Waiter",
     "audit",
     "declare",

@@ -30,6 +30,10 @@ MORE: Final = 7
 _INCLUDE: Final = "-- include: "
 
 
+class UnreadableError(ValueError):
+    """What Redis has of a semaphore is not what the scripts write."""
+
+
 @dataclass(frozen=True)
 class Script:
     """One script: `<name>.lua` with the shared parts that it includes."""
@@ -248,7 +252,7 @@ async def inspect(redis: AnyRedis, names: Sequence[str], top: int = 10) -> list[
     """Look at semaphores in one round trip, naming at most `top` holders and waiters of each.
 
     Returns:
-        For each its snapshot, or Redis's error, or a ValueError where what is stored cannot be read.
+        For each its snapshot, or Redis's error, or an `UnreadableError`.
     """
     replies = await run(redis, [Call(INSPECT, Keys.of(name), [top]) for name in names])
     return [_snapshot(reply) for reply in replies]
@@ -260,7 +264,7 @@ def _snapshot(reply: Any) -> Snapshot | Exception:
     try:
         return parse_snapshot(reply)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        return ValueError(f"what is stored cannot be read: {error!r}")
+        return UnreadableError(f"what is stored cannot be read: {error!r}")
 
 
 async def reap(redis: AnyRedis, names: Sequence[str]) -> list[bool]:
@@ -273,14 +277,15 @@ async def reap(redis: AnyRedis, names: Sequence[str]) -> list[bool]:
     return [not isinstance(reply, RedisError) and bool(reply[0][MORE]) for reply in replies]
 
 
-async def audit(redis: AnyRedis, names: Sequence[str]) -> list[tuple[bool, dict[str, int]]]:
+async def audit(redis: AnyRedis, names: Sequence[str]) -> list[tuple[bool, dict[str, int]] | RedisError]:
     """Do what `reap` does, after keys that disagree have been put right (see `audit.lua`), in one round trip.
 
     Returns:
-        For each semaphore, whether it should be called again, and how many repairs of each kind were made.
+        For each semaphore, whether it should be called again, and how many repairs of each kind were made; or Redis's
+        error: a key of another type, no memory left, a replica that takes no writes.
     """
     replies = await run(redis, [Call(AUDIT, Keys.of(name)) for name in names])
-    return [(False, {}) if isinstance(reply, RedisError) else _audited(reply) for reply in replies]
+    return [reply if isinstance(reply, RedisError) else _audited(reply) for reply in replies]
 
 
 def _audited(reply: Any) -> tuple[bool, dict[str, int]]:

@@ -116,7 +116,8 @@ def parse_snapshot(reply: Sequence[Any]) -> Snapshot:
     now_ms, config, counters, held, holder_count, waiter_count, holders, waiters, identities, position, oldest = reply
     counts, stored = _pairs(counters), _pairs(config)
     counts.update(zip(_TALLY, counts.pop("tally", "").split(), strict=False))
-    reclaim = int(stored.get("reclaim", 0))
+    reclaim = stored.get("reclaim", "")
+    reclaim_ms = int(reclaim) if reclaim.isdigit() else 0  # as the scripts read it
     known = {client: _identity(text) for client, text in _pairs(identities).items()}
     last_fence, last_release = int(counts.get("fence", 0)), int(counts.get("releasedAt", 0))
     return Snapshot(
@@ -154,7 +155,7 @@ def parse_snapshot(reply: Sequence[Any]) -> Snapshot:
         last_grant=last_fence / 1e6 if last_fence else None,
         last_release=last_release / 1000 if last_release else None,
         pace=int(counts.get("pace", 0)) / 1e6,
-        reclaim_until=reclaim / 1000 if reclaim > now_ms else None,
+        reclaim_until=reclaim_ms / 1000 if reclaim_ms > now_ms else None,
         position=position,
         oldest_waiter_since=(TICKET_EPOCH_MS + oldest) / 1000 if oldest else None,
     )
