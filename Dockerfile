@@ -19,7 +19,12 @@ COPY pyproject.toml README.md LICENSE ./
 COPY client client
 COPY operator operator
 RUN tools/bin/pip wheel --quiet --no-deps --wheel-dir dist . \
- && tools/bin/pip --python /opt/semaphore-operator/bin/python install --quiet "$(echo dist/*.whl)[operator]"
+ && tools/bin/pip --python /opt/semaphore-operator/bin/python install --quiet --no-compile "$(echo dist/*.whl)[operator]"
+# Bytecode last, of what is left, and such as no file's time makes stale.
+COPY hack/image/trim.py ./
+RUN /opt/semaphore-operator/bin/python -B trim.py \
+ && /opt/semaphore-operator/bin/python -m compileall -q -j 0 --invalidation-mode unchecked-hash /opt/semaphore-operator/lib \
+ && /opt/semaphore-operator/bin/semaphore-operator --version
 
 FROM ${BASE}
 ARG VERSION=unknown

@@ -23,7 +23,7 @@ Everything is still running. In another terminal:
   kubectl get dsem -n {namespace} -w
   kubectl scale dsem licensed-api -n {namespace} --replicas=20
   kubectl explain dsem.spec
-  .venv/bin/python examples/worker.py        # a worker of your own
+  .venv/bin/python examples/worker/worker.py        # a worker of your own
 
 Ctrl-C ends it all."""
 

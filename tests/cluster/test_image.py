@@ -1,4 +1,4 @@
-"""The image: built, and run on the cluster's API server as the chart would run it. Slow, so it is to be asked for."""
+"""The images: built, and run as the manifests would run them. Slow, so it is to be asked for."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import pytest
 import yaml
 from tests.cluster.releases import ROOT, Installed, eventually
 
+from distributed_semaphore import Semaphore
 from distributed_semaphore.testing import RedisServer
 
 if TYPE_CHECKING:
@@ -132,3 +133,25 @@ def test_it_serves_a_cluster_as_nobody_with_nothing_to_write_on(
                 process.terminate()
                 process.wait(20)
         eventually(lambda: process_ids() == before)
+
+
+def test_the_worker_shares_a_semaphore_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    image = subprocess.run([BUILD, "worker"], stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
+    with RedisServer() as server, (tmp_path / "log").open("w") as log:
+        semaphore = Semaphore("shared", limit=2, lease=5, redis=server.url)
+        with semaphore:
+            environment = {"TAG": image, "SEMAPHORE": "shared", "SEMAPHORE_REDIS_URL": server.url, "SECONDS": "0.05"}
+            environment["ENVIRONMENT"] = "SEMAPHORE SEMAPHORE_REDIS_URL SECONDS"
+            worker = subprocess.Popen([RUN], env=os.environ | environment, stdout=log, stderr=log)
+            try:
+                eventually(lambda: (tmp_path / "log").read_text().count("has called") >= 20, 60)
+                assert semaphore.statistics().held <= 2
+                worker.send_signal(signal.SIGTERM)
+                assert worker.wait(20) == 0, (tmp_path / "log").read_text()
+            finally:
+                if worker.poll() is None:
+                    worker.terminate()
+                    worker.wait(20)
+            left = semaphore.statistics()
+        assert (left.held, left.waiting) == (1, 0)
+        assert "Traceback" not in (tmp_path / "log").read_text()
