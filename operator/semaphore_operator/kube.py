@@ -27,6 +27,7 @@ log = logging.getLogger(__name__)
 PAGE: Final = 500
 CALL_TIMEOUT: Final = 10
 COMPONENT: Final = "semaphore-operator"
+GRANT: Final = "grant it the rules of docs/reference.md, or correct --namespaces (chart: rbac.create, namespaces)"
 
 
 class KubeError(Exception):
@@ -196,7 +197,7 @@ def explained(error: Exception, wish: str) -> KubeError:
     if error.status == 401:
         return KubeError(f"the API server does not know this account (wanted: {wish}): {said}")
     if error.status == 403:
-        return KubeError(f"this account may not {wish}: {said}; grant it the rules of docs/reference.md")
+        return KubeError(f"this account may not {wish}: {said}; {GRANT}")
     if error.status == 404 and (PLURAL in wish or GROUP in wish):
         return KubeError(f"{PLURAL}.{GROUP} is not installed here (wanted: {wish}): kubectl apply -f crds/")
     return KubeError(f"the API server refused to {wish}: {error.status} {said}")

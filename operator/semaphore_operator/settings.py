@@ -62,6 +62,13 @@ class Settings:
     epoch: int = 0
     """Fences config writes of an operator that no longer leads; rises with each leader. Not an option."""
 
+    @property
+    def redis_from(self) -> str:
+        """Where the address of Redis comes from, for messages."""
+        if self.redis_file is None:
+            return "--redis"
+        return f"{self.redis_file}, in the chart redis.url or redis.existingSecret and its existingSecretKey"
+
     def redis_url(self) -> str:
         """Give the present address of Redis.
 

@@ -86,8 +86,8 @@ def observed(resource: Resource, snapshot: Snapshot, throughput: float | None = 
 
 
 def unobserved(resource: Resource, error: Exception, address: str, now: datetime) -> Status:
-    """Say that the Redis at an address could not be asked; what was last seen stays."""
-    verdicts = unavailable(reason_of(error), f"{address}: {clean(error)}")
+    """Say that the Redis at an address (empty: there is none) could not be asked; what was last seen stays."""
+    verdicts = unavailable(reason_of(error), ": ".join(filter(None, (address, clean(error)))))
     conditions = settle(verdicts, resource.status.conditions, resource.generation, now)
     return resource.status.model_copy(update={"summary": "RedisUnavailable", "conditions": conditions})
 

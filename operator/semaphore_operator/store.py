@@ -36,8 +36,8 @@ class Store:
 
     @property
     def address(self) -> str:
-        """The address that was used last, as it may be shown."""
-        return without_password(self._url)
+        """The address that was used last, as it may be shown; empty if none was."""
+        return without_password(self._url) if self._url else ""
 
     async def close(self) -> None:
         """Close its connections."""

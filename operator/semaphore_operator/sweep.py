@@ -199,7 +199,8 @@ class Sweep:
             self._record.redis_up = False
             self._redis_failures += 1
             address = self._store.address
-            self._record.failed("redis", f"Redis cannot be used: {address}: {clean(error)}")
+            why = ": ".join(filter(None, ("Redis cannot be used", address, clean(error))))
+            self._record.failed("redis", f"{why}; its address is from {self._settings.redis_from}")
             done = {seen.resource.uid for seen in fresh}
             fresh += [Seen(r, None, unobserved(r, error, address, now)) for r in served if r.uid not in done]
         else:

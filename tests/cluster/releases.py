@@ -92,7 +92,8 @@ class Installed:
         self.namespace = f"--namespace={namespace}"
         self.account = Path()
         self.log = folder / "operator.log"
-        self._address = folder / "url"
+        self.address = folder / "url"
+        """File with the address of Redis, as the pod has it of the Secret."""
         self._account_of = namespace
         self.arguments: list[str] = []
 
@@ -105,7 +106,7 @@ class Installed:
         self.arguments = container["args"]
         # The address of Redis goes from the values through the Secret into the file that the operator reads.
         secret = json.loads(self.kubectl("get", "secret", f"{NAME}-redis", self.namespace, "--output=json"))
-        self._address.write_bytes(base64.b64decode(secret["data"]["url"]))
+        self.address.write_bytes(base64.b64decode(secret["data"]["url"]))
         assert f"--redis-file=/etc/semaphore-operator/redis/{next(iter(secret['data']))}" in self.arguments
         self.account = self.cluster.service_account_kubeconfig(self._account_of, NAME)
         self.kubectl("wait", "--for=condition=Established", f"crd/{CRD}", "--timeout=20s")
@@ -124,7 +125,7 @@ class Installed:
     @contextlib.contextmanager
     def operating(self) -> Iterator[None]:
         """Run the operator: the Deployment's arguments and account; only paths and the port are this machine's."""
-        own = (f"--redis-file={self._address}", "--host=127.0.0.1", "--port=0")
+        own = (f"--redis-file={self.address}", "--host=127.0.0.1", "--port=0")
         environment = {name: value for name, value in os.environ.items() if not name.startswith("SEMAPHORE_")}
         environment.pop("PYTHONDONTWRITEBYTECODE", None)
         with self.log.open("w") as output:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
+import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -275,3 +277,15 @@ def test_life_of_both_charts(installed: Installed, helm: Helm, kubectl: Kubectl,
         with installed.operating():
             helm("uninstall", "licensed-api", here)
             kubectl("wait", "--for=delete", "dsem/licensed-api", here, "--timeout=20s")
+            helm("install", "left", DOWNSTREAM, here, "--set=semaphores.left.limit=1")
+            kubectl("wait", "--for=condition=Ready", "dsem/left", here, "--timeout=20s")
+
+        # The operator goes first, so nobody takes the finalizer off; the README has a line for that.
+        helm("uninstall", "operator", here)
+        kubectl("delete", "dsem", "left", here, "--wait=false")
+        readme = (OPERATOR / "README.md").read_text()
+        [line] = re.findall(r"^    (kubectl get dsem -A .*\n.*; done)$", readme, re.MULTILINE)
+        programs = f"{Path(installed.cluster.kubectl).parent}:{os.environ['PATH']}"
+        environment = {"PATH": programs, "KUBECONFIG": str(installed.cluster.kubeconfig)}
+        subprocess.run(["bash", "-c", line], env=environment, check=True, timeout=60, stdout=subprocess.DEVNULL)
+        kubectl("wait", "--for=delete", "dsem/left", here, "--timeout=20s")

@@ -5,7 +5,7 @@ import json
 import pytest
 from kubernetes.aio.client.exceptions import ApiException
 
-from semaphore_operator.kube import KubeUnreachableError, explained
+from semaphore_operator.kube import GRANT, KubeUnreachableError, explained
 
 WISH = "list distributedsemaphores in all namespaces"
 FORBIDDEN = 'distributedsemaphores.semaphores.dev is forbidden: User "x" cannot list resource'
@@ -20,7 +20,7 @@ def refusal(status: int, message: str | None = None) -> ApiException:
 @pytest.mark.parametrize(
     ("error", "said"),
     [
-        (refusal(403, FORBIDDEN), f"this account may not {WISH}: {FORBIDDEN}; grant it the rules of docs/reference.md"),
+        (refusal(403, FORBIDDEN), f"this account may not {WISH}: {FORBIDDEN}; {GRANT}"),
         (
             refusal(404),
             f"distributedsemaphores.semaphores.dev is not installed here (wanted: {WISH}): kubectl apply -f",
