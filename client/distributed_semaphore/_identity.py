@@ -17,6 +17,7 @@ _FROM_ENVIRONMENT: Final = {
     "uid": "POD_UID",
     "node": "NODE_NAME",
     "app": "SEMAPHORE_APP",
+    "client": "SEMAPHORE_CLIENT",  # value of the pod's label semaphores.dev/client
 }
 
 

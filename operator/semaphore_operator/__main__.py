@@ -16,9 +16,11 @@ signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
 
 # ruff: noqa: E402
 from semaphore_operator import __version__
+from semaphore_operator.departed import Departed
 from semaphore_operator.election import Election
 from semaphore_operator.handlers import Watch
 from semaphore_operator.kube import Kube, KubeError
+from semaphore_operator.pods import Pods
 from semaphore_operator.record import Record
 from semaphore_operator.registry import Registry
 from semaphore_operator.settings import parse
@@ -80,7 +82,11 @@ async def _work(
     registry = Registry()
     sweep = Sweep(settings, registry, kube, record)
     watch = Watch(settings, registry, sweep, record)
-    tasks = [asyncio.create_task(part) for part in (stop.wait(), sweep.run(), watch.run(), *beside)]
+    parts = [stop.wait(), sweep.run(), watch.run(), *beside]
+    if settings.pods:
+        pods = Pods(kube, settings, record)
+        parts += [pods.run(), Departed(settings, pods, registry, sweep, record).run()]
+    tasks = [asyncio.create_task(part) for part in parts]
     await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     await _end(tasks)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from semaphore_operator.conditions import ALERTS, INVALID_SPEC, READY, RESOURCE_CONFLICT, STUCK, WANTED
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from semaphore_operator.models import Condition, Resource
 
@@ -16,6 +16,10 @@ CONFIG_RESTORED: Final = "ConfigRestored"
 RECLAIM_OPENED: Final = "ReclaimOpened"
 ENTRIES_REPAIRED: Final = "EntriesRepaired"
 KEYS_LEFT: Final = "KeysLeft"
+PODS_GONE: Final = "PodsGone"
+
+NAMED: Final = 10
+"""Pods that one Event names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,4 +98,15 @@ def keys_left(resource: Resource, error: str) -> Announcement:
         message=f"deleted without Redis, which did not answer ({error}). If it comes back with its data, remove what "
         f"is left: redis-cli --scan --pattern '{pattern}' | xargs redis-cli unlink",
         action="Delete",
+    )
+
+
+def pods_gone(pods: Sequence[str], slots: int, places: int) -> Announcement:
+    """Say that pods have ended or were deleted with slots or places in the queue."""
+    named = ", ".join(pods[:NAMED]) + (f" and {len(pods) - NAMED} more" if len(pods) > NAMED else "")
+    return Announcement(
+        warning=False,
+        reason=PODS_GONE,
+        message=f"freed {slots} slots and {places} places in the queue, whose pods have ended or were deleted: {named}",
+        action="Free",
     )

@@ -17,7 +17,7 @@ from prometheus_client.registry import Collector
 from distributed_semaphore.protocol.snapshot import WAIT_BUCKETS_MS
 from semaphore_operator import __version__
 from semaphore_operator.conditions import QUEUE_STUCK, who
-from semaphore_operator.record import REPAIRS
+from semaphore_operator.record import CAUSES, KINDS, REPAIRS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -128,8 +128,16 @@ class Metrics(Collector):
         for kind in REPAIRS:
             repairs.add_metric((kind,), record.repaired[kind])
         yield repairs
+        freed = CounterMetricFamily(
+            "semaphore_operator_freed",
+            f"Slots and places taken from clients; cause is one of {', '.join(CAUSES)}",
+            labels=("cause",),
+        )
+        for cause in CAUSES:
+            freed.add_metric((cause,), record.freed[cause])
+        yield freed
         errors = CounterMetricFamily(
-            "semaphore_operator_errors", "Failures; kind is redis, kube, watch, sweep or lease", labels=("kind",)
+            "semaphore_operator_errors", f"Failures; kind is one of {', '.join(KINDS)}", labels=("kind",)
         )
         for kind, number in record.errors.items():
             errors.add_metric((kind,), number)

@@ -14,10 +14,12 @@ if TYPE_CHECKING:
 
 REPAIRS: Final = ("token", "ungranted", "unheld", "identity", "extra", "fence")
 """Kinds of repairs that an audit makes (see `audit.lua`)."""
+CAUSES: Final = ("pod",)
+"""Why slots and places are taken from clients: their pod is gone."""
 log = logging.getLogger("semaphore_operator")
 
 
-KINDS: Final = ("redis", "kube", "watch", "sweep", "lease")
+KINDS: Final = ("redis", "kube", "watch", "sweep", "lease", "pods")
 """Kinds of failures."""
 
 
@@ -55,6 +57,8 @@ class Record:
     reopened: int = 0
     repaired: Counter[str] = field(default_factory=lambda: Counter(dict.fromkeys(REPAIRS, 0)))
     """Repairs of the audit, by kind."""
+    freed: Counter[str] = field(default_factory=lambda: Counter(dict.fromkeys(CAUSES, 0)))
+    """Slots and places taken from clients, by cause."""
     leftovers: int = 0
     errors: dict[str, int] = field(default_factory=lambda: dict.fromkeys(KINDS, 0))
     _said: dict[str, str] = field(default_factory=dict)
@@ -69,4 +73,9 @@ class Record:
     def went_well(self, kind: str) -> None:
         """Note that this kind of thing works; a failure after it is news."""
         if self._said.pop(kind, None):
-            log.info("%s works again", {"redis": "Redis", "kube": "Kubernetes", "lease": "the Lease"}.get(kind, kind))
+            log.info(
+                "%s works again",
+                {"redis": "Redis", "kube": "Kubernetes", "lease": "the Lease", "pods": "the watch of pods"}.get(
+                    kind, kind
+                ),
+            )

@@ -51,6 +51,9 @@ class Settings:
     """Least time between two status writes of one resource."""
     finalizer: float = 60.0
     """For how long a dead Redis may hold up the deletion of a resource."""
+    pods: str = ""
+    """Value of the label semaphores.dev/client of the pods to watch, whose slots are freed once they have ended;
+    none: no pod is watched."""
     lease: str = ""
     """`namespace/name` of the Lease that must be held to write anything; none: there is one process, and it writes."""
     lease_duration: int = 15
@@ -120,6 +123,8 @@ def parse(arguments: list[str] | None = None) -> Settings:
         f"least time between two status writes of one resource; default: {default.patch:g}")  # fmt: skip
     add("--finalizer", "SEMAPHORE_FINALIZER_SECONDS", _number(float, 0, 86400), "SECONDS", default.finalizer,
         f"for how long a dead Redis may hold up a deletion; default: {default.finalizer:g}")  # fmt: skip
+    add("--pods", "SEMAPHORE_PODS", _label, "VALUE", "",
+        "free at once what pods held that are gone and were labelled semaphores.dev/client=VALUE")  # fmt: skip
     add("--lease", "SEMAPHORE_LEASE", _lease, "NAMESPACE/NAME", "",
         "Lease that replicas elect a leader by, who alone writes; default: none, this is the only process")  # fmt: skip
     add("--lease-duration", "SEMAPHORE_LEASE_DURATION_SECONDS", _number(int, 1, 3600), "SECONDS",
@@ -148,6 +153,12 @@ def _names(text: str) -> tuple[str, ...]:
 def _lease(text: str) -> str:
     if text and not re.fullmatch(r"[a-z0-9-]+/[a-z0-9.-]+", text):
         raise argparse.ArgumentTypeError(f"namespace/name of a Lease, such as semaphores/operator, not {text}")
+    return text
+
+
+def _label(text: str) -> str:
+    if text and not re.fullmatch(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?", text):
+        raise argparse.ArgumentTypeError(f"value of a label, such as true, not {text}")
     return text
 
 

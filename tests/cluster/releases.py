@@ -33,6 +33,7 @@ RIGHTS = {
     (CRD, "list watch patch"),
     ("distributedsemaphores.semaphores.dev/status", "patch"),
     ("events.events.k8s.io", "create"),
+    ("pods", "list watch"),
     ("leases.coordination.k8s.io", "create"),
     ("leases.coordination.k8s.io", "get patch"),
 }

@@ -22,7 +22,7 @@ RESOURCE = {
     "metadata": {"name": "licensed-api"},
     "spec": {"limit": 5},
 }
-MISSED = re.compile(r'cannot (\w+) resource "([^"]+)" in API group "([^"]+)"')
+MISSED = re.compile(r'cannot (\w+) resource "([^"]+)" in API group "([^"]*)"')
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ for i = 1, #identities, 2 do
     local read, who = pcall(cjson.decode, identities[i + 1])
     if read and type(who) == 'table' and who[field] == value and (namespace == '' or who.namespace == namespace) then
       victims[identities[i]], any = true, true
-      call('ZADD', CLIENTS, now, identities[i])
+      call('ZADD', CLIENTS, 'LT', now, identities[i]) -- one that has been silent for longer is forgotten in time
     end
   end
 end
