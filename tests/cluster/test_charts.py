@@ -191,6 +191,7 @@ def test_what_the_charts_make_is_accepted_by_the_api_server(helm: Helm, kubectl:
         helm("template", "operator", OPERATOR, here, values=everything),
         helm("template", "operator", OPERATOR, here, values={"valkey": {"enabled": True}}),
         *(helm("template", "downstream", DOWNSTREAM, here, f"--values={example}") for example in EXAMPLES),
+        (ROOT / "examples" / "worker" / "deployment.yaml").read_text(),
     ]
     for manifests in rendered:
         accepted = kubectl(

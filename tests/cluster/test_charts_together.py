@@ -56,6 +56,10 @@ def test_two_operators_share_a_cluster_when_each_has_its_namespaces(
             helm("install", "operator", OPERATOR, f"--namespace={second}", values=values)
         helm("install", "operator", OPERATOR, f"--namespace={second}", "--set=crds.enabled=false", values=values)
         helm("uninstall", "operator", f"--namespace={second}")
+        # The definition outlives its release, and another may take it over.
+        helm("uninstall", "operator", f"--namespace={namespace}")
+        helm("install", "other", OPERATOR, f"--namespace={second}", "--take-ownership", values=values)
+        helm("uninstall", "other", f"--namespace={second}")
         assert CRD in kubectl("get", "crd", "--output=name")
     finally:
         kubectl("delete", "namespace", second, "--wait=false")

@@ -1,4 +1,4 @@
-"""The operator as process 1 of a container."""
+"""The operator as a container's program: process 1, of one version."""
 
 from __future__ import annotations
 
@@ -10,6 +10,12 @@ import time
 from pathlib import Path
 
 import pytest
+import yaml
+
+from semaphore_operator import __version__
+
+ROOT = Path(__file__).parents[2]
+CHARTS = ("semaphore-operator", "distributed-semaphore")
 
 
 def catches(process: int, number: signal.Signals) -> bool:
@@ -39,3 +45,12 @@ def test_process_1_that_still_starts_ends_by_sigterm(tmp_path: Path) -> None:
             outer.kill()
             outer.wait()
     assert log.read_text() == "", "it was still importing"
+
+
+def test_one_version_is_everywhere() -> None:
+    """A chart's default image, and the worker's, is the one that hack/image/build makes."""
+    charts = [yaml.safe_load((ROOT / "charts" / name / "Chart.yaml").read_text()) for name in CHARTS]
+    assert {chart[field] for chart in charts for field in ("version", "appVersion")} == {__version__}
+    worker = yaml.safe_load((ROOT / "examples" / "worker" / "deployment.yaml").read_text())
+    [container] = worker["spec"]["template"]["spec"]["containers"]
+    assert container["image"].rpartition(":")[2] == __version__
