@@ -16,7 +16,7 @@ from semaphore_operator.models import Condition
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from distributed_semaphore.protocol import Snapshot
+    from distributed_semaphore.protocol import Holder, Snapshot
     from semaphore_operator.models import Resource
 
 READY: Final = "Ready"
@@ -56,6 +56,8 @@ MAX_HOLD_EXCEEDED: Final = "MaxHoldExceeded"
 WANTED: Final = frozenset({PAUSED, LIMIT_ZERO})
 """Reasons of a stuck queue that somebody has written into the spec: no cause for a warning."""
 
+LONGEST_BEAT: Final = 5.0
+"""Seconds between two renewals of a client, or a third of the lease if that is less."""
 CALM: Final = 0.8
 """A long wait is over when the longest is below this part of longWaitAfter: one that swings around it is one alert."""
 
@@ -160,18 +162,19 @@ def _cause(resource: Resource, snapshot: Snapshot) -> tuple[str, str]:
         return LIMIT_ZERO, "spec.limit is 0, which admits nobody; raise it to go on"
     if snapshot.held + head.weight <= config.limit:
         return SLOTS_IDLE, f"only {snapshot.held} of {config.limit} slots are held; please report this as a fault"
-    oldest = ""
+    oldest, advice = "", f"see what it does, or end it: its slots are free again within {config.lease}"
     if snapshot.holders:
         holder = snapshot.holders[0]
         oldest = f", longest by {who(holder.identity)}, since {stamp(holder.since)}"
+        if free := free_at(resource, snapshot, holder):
+            advice = f"it has gone silent, and its slot is free at {stamp(free)}"
     if snapshot.held < config.limit:
         return HEAD_TOO_HEAVY, (
             f"the first in line needs {head.weight} of {config.limit} slots, and {snapshot.held} stay held{oldest}; "
             "wait for the holders, end one, or raise spec.limit"
         )
     return HOLDERS_NOT_RELEASING, (
-        f"{snapshot.held} of {config.limit} slots are held and renewed, and none is given back{oldest}; "
-        f"see what it does, or end it: its slots are free again within {config.lease}"
+        f"{snapshot.held} of {config.limit} slots are held, and none is given back{oldest}; {advice}"
     )
 
 
@@ -214,14 +217,29 @@ def holder_overdue(resource: Resource, snapshot: Snapshot) -> Verdict:
         message = f"no slot is held for longer than {allowed}"
         return Verdict(HOLDER_OVERDUE, status=False, reason=WITHIN_MAX_HOLD, message=message)
     longest = snapshot.holders[0]
+    free = free_at(resource, snapshot, longest)
+    lives = "It is renewed, so its process lives, and never cut: see what it does, or end it"
     return Verdict(
         HOLDER_OVERDUE,
         status=True,
         reason=MAX_HOLD_EXCEEDED,
         message=f"held for longer than {allowed}, longest by {who(longest.identity)}, since "
-        f"{stamp(longest.since)} (fence {longest.fence}). It is renewed, so its process lives, and never cut: see "
-        "what it does, or end it",
+        f"{stamp(longest.since)} (fence {longest.fence}). "
+        + (f"Its process has gone silent: its slot is free at {stamp(free)}" if free else lives),
     )
+
+
+def free_at(resource: Resource, snapshot: Snapshot, holder: Holder) -> float | None:
+    """Say when the slot of a process that has missed two renewals is free again; None: it renews, as far as is known.
+
+    That is known only by the lease that it renews with: not at the first look after another was written.
+    """
+    lease = snapshot.config.lease_ms / 1000 if snapshot.config else 0.0
+    renewed = holder.expires_at - lease
+    if resource.status.lease_seconds != lease or renewed < holder.since:
+        return None
+    silent = snapshot.server_time - renewed > 2 * min(lease / 3, LONGEST_BEAT) + 1
+    return holder.expires_at if silent else None
 
 
 def identified(identity: Any) -> dict[str, str]:

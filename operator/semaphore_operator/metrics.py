@@ -104,10 +104,15 @@ class Metrics(Collector):
         yield GaugeMetricFamily(
             "semaphore_operator_leader", "1: this process writes, 0: another holds the Lease", value=record.leading
         )
-        yield GaugeMetricFamily("semaphore_operator_redis_up", "1: Redis answered the last look", value=record.redis_up)
-        yield GaugeMetricFamily(
-            "semaphore_operator_kubernetes_up", "1: the API server answered the last listing", value=record.kube_up
+        # Who does not lead asks neither of them: 0 would be a false alarm where nobody does.
+        redis = GaugeMetricFamily("semaphore_operator_redis_up", "1: Redis answered the last look", labels=())
+        kubernetes = GaugeMetricFamily(
+            "semaphore_operator_kubernetes_up", "1: the API server answered the last listing", labels=()
         )
+        if record.leading:
+            redis.add_metric((), record.redis_up)
+            kubernetes.add_metric((), record.kube_up)
+        yield from (redis, kubernetes)
         yield GaugeMetricFamily(
             "semaphore_operator_sweep_duration_seconds", "Duration of the last sweep", value=record.duration
         )

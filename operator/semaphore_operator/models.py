@@ -140,6 +140,8 @@ class HolderStatus(Party):
 
     fence: Annotated[int, Field(json_schema_extra={"format": "int64"})]
     """The fencing number of the grant."""
+    free_at: datetime | None = None
+    """Its process has gone silent: when its lease runs out and its slot is free. Not there while it renews."""
 
 
 class WaiterStatus(Party):

@@ -19,6 +19,7 @@ from semaphore_operator.conditions import (
     WANTED,
     available,
     conflict,
+    free_at,
     holder_overdue,
     identified,
     invalid,
@@ -66,7 +67,11 @@ def observed(resource: Resource, snapshot: Snapshot, throughput: float | None = 
         throughput=before.throughput or "0.0/s" if throughput is None else f"{throughput:.1f}/s",
         held_by=tuple(
             HolderStatus(
-                **_party(holder.identity), since=moment(holder.since), weight=holder.weight, fence=holder.fence
+                **_party(holder.identity),
+                since=moment(holder.since),
+                weight=holder.weight,
+                fence=holder.fence,
+                free_at=moment(free) if (free := free_at(resource, snapshot, holder)) else None,
             )
             for holder in snapshot.holders[:NAMED]
         ),

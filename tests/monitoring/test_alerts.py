@@ -30,6 +30,7 @@ def condition(kind: str, reason: str) -> str:
 
 
 BUILD = 'semaphore_operator_build_info{version="1"}'
+LEADER = "semaphore_operator_leader"
 REDIS, KUBERNETES = "semaphore_operator_redis_up", "semaphore_operator_kubernetes_up"
 CASES = {
     "SemaphoreQueueStuck": Case(
@@ -72,6 +73,11 @@ CASES = {
     "SemaphoreKubernetesUnavailable": Case(
         fires={KUBERNETES: "0x20"},
         quiet=[{KUBERNETES: "1x20"}, {KUBERNETES: "1x6 0x20"}],
+        labels={"severity": "warning"},
+    ),
+    "SemaphoreOperatorWithoutLeader": Case(
+        fires={f'{LEADER}{{pod="a"}}': "0x20", f'{LEADER}{{pod="b"}}': "0x20"},
+        quiet=[{f'{LEADER}{{pod="a"}}': "0x20", f'{LEADER}{{pod="b"}}': "1x20"}, {LEADER: "1x8 0 1x10"}],
         labels={"severity": "warning"},
     ),
     "SemaphoreOperatorAbsent": Case(

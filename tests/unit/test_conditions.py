@@ -10,6 +10,7 @@ from semaphore_operator import conditions
 from semaphore_operator.conditions import (
     Verdict,
     conflict,
+    free_at,
     holder_overdue,
     identified,
     long_wait,
@@ -19,6 +20,7 @@ from semaphore_operator.conditions import (
     who,
 )
 from semaphore_operator.models import Status
+from semaphore_operator.status import dump, observed
 
 API = resource(alerts={"queueStuckAfter": "1m"})
 LONG_AGO, JUST_NOW = NOW - 600, NOW - 10
@@ -81,7 +83,7 @@ def test_a_queue_is_stuck_when_somebody_waits_and_nothing_is_granted(of, seen, s
 def test_a_stuck_queue_names_cause_head_and_oldest_holder():
     verdict = queue_stuck(API, snapshot(API, holders=TWO, waiters=(waiter(1, LONG_AGO), waiter(2, JUST_NOW))))
     assert "nothing was granted since 2027-01-15T07:50:00Z" in verdict.message
-    assert "held and renewed, and none is given back, longest by pod payments/holder-1" in verdict.message
+    assert "are held, and none is given back, longest by pod payments/holder-1" in verdict.message
     assert "First in line: pod payments/waiter-1, since 2027-01-15T07:50:00Z" in verdict.message
     assert "or end it: its slots are free again within 30s" in verdict.message
 
@@ -194,6 +196,31 @@ def test_an_overdue_holder_is_named():
     assert "longest by pod payments/holder-1, since 2027-01-15T07:50:00Z (fence 1799999400000000)" in said
     later = holder_overdue(of, snapshot(of, holders=TWO, server_time=NOW + 60)).message
     assert later == said, "it stays the same while nothing happens"
+
+
+@pytest.mark.parametrize(
+    ("spec", "before", "later", "silent"),
+    [
+        pytest.param({}, 30, 9, False, id="renewed of late"),
+        pytest.param({}, 30, 12, True, id="two renewals missed"),
+        pytest.param({}, 20, 12, False, id="the lease is another since the look before"),
+        pytest.param({"lease": "1m"}, 60, 1, True, id="five seconds between renewals, whatever the lease"),
+        pytest.param({"lease": "700s"}, 700, 100, False, id="never renewed, or not with this lease"),
+    ],
+)
+def test_a_holder_that_has_missed_two_renewals_is_silent(spec, before, later, silent):
+    of = resource(limit=1, status={"leaseSeconds": before}, **spec)
+    held = holder(1, LONG_AGO)  # its lease ends at NOW + 30
+    seen = snapshot(of, holders=(held,), server_time=NOW + later)
+    assert free_at(of, seen, held) == (NOW + 30 if silent else None)
+
+
+def test_a_stuck_queue_says_when_the_slot_of_a_silent_holder_is_free():
+    of = resource(limit=1, maxHold="1m", status={"leaseSeconds": 30}, alerts={"queueStuckAfter": "1m"})
+    seen = snapshot(of, holders=(holder(1, LONG_AGO),), waiters=(waiter(1, LONG_AGO),), server_time=NOW + 20)
+    assert "it has gone silent, and its slot is free at 2027-01-15T08:00:30Z. First" in queue_stuck(of, seen).message
+    assert holder_overdue(of, seen).message.endswith("gone silent: its slot is free at 2027-01-15T08:00:30Z")
+    assert dump(observed(of, seen))["heldBy"][0]["freeAt"] == "2027-01-15T08:00:30Z"
 
 
 def test_a_conflict_says_whose_name_it_is_and_what_to_do():

@@ -63,7 +63,8 @@ end
 -- A grant's fence, noted in the totals. Waits are counted by the power of two (ms) that they stay below.
 local function note_grant(wait, queued, waits)
   if queued and fence > 0 then
-    pace = math.floor(max(0, pace + (math.min(usec - fence, wait * 1000) - pace) / 16))
+    local share = pace > 0 and 16 or 1 -- the first counts whole, or estimates would be far too low for long
+    pace = math.floor(max(0, pace + (math.min(usec - fence, wait * 1000) - pace) / share))
   end
   fence = max(fence + 1, usec)
   granted, waited, changed = granted + 1, waited + wait, true
