@@ -27,7 +27,7 @@ from distributed_semaphore._ear import Ear
 from distributed_semaphore._errors import SemaphoreError, Unavailable
 from distributed_semaphore._upkeep import Backoff, Tasks
 from distributed_semaphore._wire import Wire
-from distributed_semaphore.protocol.scripts import load_and_repeat
+from distributed_semaphore.protocol.scripts import INSPECT, load_and_repeat
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -89,7 +89,7 @@ class Link:
         """The round trip whose replies are awaited."""
         self._alarm: asyncio.Handle | None = None
         self._backoff = Backoff()
-        self._asked_for_version = False
+        self._greeted = False
         self._tasks = Tasks()
         self._following: asyncio.Task[None] | None = None
         self._closed = False
@@ -142,7 +142,7 @@ class Link:
             trip = Trip(parts, cluster=self._place.cluster)
             if not trip.commands:
                 self._rest()
-            elif self._asked_for_version and self._commands.post(trip.commands, partial(self._heard, trip)):
+            elif self._greeted and self._commands.post(trip.commands, partial(self._heard, trip)):
                 self._trip = trip
                 if self._alarm is None:
                     self._alarm = self._courier.call_at(trip.due, self._look)
@@ -178,8 +178,8 @@ class Link:
         """Do what takes more than one exchange: connect first, or load scripts that the server has forgotten."""
         try:
             async with asyncio.timeout(trip.due - time.monotonic()):
-                if not self._asked_for_version:
-                    await self._ask_for_version()
+                if not self._greeted:
+                    await self._greet()
                 if replies is None:
                     replies = await self._commands.exchange(trip.commands)
                 replies = await load_and_repeat(self._commands.exchange, trip.scripts, trip.commands, replies)
@@ -242,15 +242,17 @@ class Link:
                 session.unsent()
         self._tasks.keep(self._pause())
 
-    async def _ask_for_version(self) -> None:
+    async def _greet(self) -> None:
         """Refuse a server that is too old at once, rather than in the middle of a hold."""
-        [reply] = await self._commands.exchange([["HELLO"]])
+        # A request whose time is up leaves right behind a look at its place: the look must not find its script missing.
+        look = INSPECT.in_cluster if self._place.cluster else INSPECT
+        [reply, _] = await self._commands.exchange([["HELLO"], ["SCRIPT", "LOAD", look.source]])
         words = [*chain.from_iterable(reply.items())] if isinstance(reply, dict) else reply
         if isinstance(words, list) and "version" in words:  # some servers and users may not say it
             version = words[words.index("version") + 1]
             if tuple(int(part) for part in version.split(".")[:2]) < OLDEST:
                 raise _TooOldError(f"it is version {version}, and 6.2 is the oldest that works")
-        self._asked_for_version = True
+        self._greeted = True
 
     async def _follow(self) -> None:
         while True:

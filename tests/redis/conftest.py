@@ -13,7 +13,6 @@ from redis.asyncio import Redis
 
 from distributed_semaphore import AsyncSemaphore, Semaphore
 from distributed_semaphore.protocol import Config, declare
-from distributed_semaphore.protocol import inspect as inspect_semaphore
 from distributed_semaphore.protocol.scripts import APPLY, RENEW, Call, Keys, run
 from distributed_semaphore.testing import RedisServer, find_servers
 
@@ -83,7 +82,6 @@ Twin = AsyncSemaphore | Semaphore
 @pytest.fixture(params=[AsyncSemaphore, Semaphore])
 async def twin(server: RedisServer, redis: Redis, name: str, request: pytest.FixtureRequest) -> Twin:
     """Each of the twins, on a semaphore with limit 2 and a lease of 2 s."""
-    await inspect_semaphore(redis, name)  # so that the server has the script, as where an operator looks
     return request.param(name, redis=server.url, limit=2, lease=2)
 
 
