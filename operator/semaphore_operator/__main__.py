@@ -23,6 +23,7 @@ from semaphore_operator.kube import Kube, KubeError
 from semaphore_operator.pods import Pods
 from semaphore_operator.record import Record
 from semaphore_operator.registry import Registry
+from semaphore_operator.release import Release
 from semaphore_operator.settings import parse
 from semaphore_operator.sweep import Sweep
 from semaphore_operator.web import Web
@@ -81,8 +82,9 @@ async def _work(
     """Sweep and watch until it is to stop, or one of the parts ends by a fault."""
     registry = Registry()
     sweep = Sweep(settings, registry, kube, record)
-    watch = Watch(settings, registry, sweep, record)
-    parts = [stop.wait(), sweep.run(), watch.run(), *beside]
+    release = Release(settings, registry, sweep, kube, record)
+    watch = Watch(settings, registry, sweep, release, record)
+    parts = [stop.wait(), sweep.run(), watch.run(), release.run(), *beside]
     if settings.pods:
         pods = Pods(kube, settings, record)
         parts += [pods.run(), Departed(settings, pods, registry, sweep, record).run()]

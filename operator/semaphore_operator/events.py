@@ -11,12 +11,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from semaphore_operator.models import Condition, Resource
+    from semaphore_operator.orders import Order
 
 CONFIG_RESTORED: Final = "ConfigRestored"
 RECLAIM_OPENED: Final = "ReclaimOpened"
 ENTRIES_REPAIRED: Final = "EntriesRepaired"
 KEYS_LEFT: Final = "KeysLeft"
 PODS_GONE: Final = "PodsGone"
+FORCE_RELEASED: Final = "ForceReleased"
+RELEASE_REFUSED: Final = "ReleaseRefused"
 
 NAMED: Final = 10
 """Pods that one Event names."""
@@ -110,3 +113,22 @@ def pods_gone(pods: Sequence[str], slots: int, places: int) -> Announcement:
         message=f"freed {slots} slots and {places} places in the queue, whose pods have ended or were deleted: {named}",
         action="Free",
     )
+
+
+def force_released(order: Order, freed: int, whom: str) -> Announcement:
+    """Say that somebody had slots taken away."""
+    return Announcement(
+        warning=False,
+        reason=FORCE_RELEASED,
+        message=f"freed {freed} slots and places of {whom}, who is told; {_asked(order)}",
+        action="Release",
+    )
+
+
+def release_refused(order: Order, why: str) -> Announcement:
+    """Say why nothing was taken away."""
+    return Announcement(warning=True, reason=RELEASE_REFUSED, message=f"{_asked(order)}: {why}", action="Release")
+
+
+def _asked(order: Order) -> str:
+    return f"{order.by or 'somebody'} has asked to release {order.text[:300]!r}"

@@ -19,6 +19,7 @@ from redis.exceptions import RedisError
 from semaphore_operator.events import keys_left
 from semaphore_operator.kube import COMPONENT, in_cluster, server_of_pod
 from semaphore_operator.models import FINALIZER, GROUP, PLURAL, VERSION, Resource
+from semaphore_operator.orders import RELEASE
 from semaphore_operator.reconcile import reconcile
 from semaphore_operator.status import clean
 from semaphore_operator.store import Store
@@ -26,6 +27,7 @@ from semaphore_operator.store import Store
 if TYPE_CHECKING:
     from semaphore_operator.record import Record
     from semaphore_operator.registry import Registry
+    from semaphore_operator.release import Release
     from semaphore_operator.settings import Settings
     from semaphore_operator.sweep import Sweep
 
@@ -41,10 +43,11 @@ CONNECTIONS: Final = 16
 class Watch:
     """kopf, in a thread that lives as long as `run`."""
 
-    def __init__(self, settings: Settings, registry: Registry, sweep: Sweep, record: Record) -> None:
+    def __init__(self, settings: Settings, registry: Registry, sweep: Sweep, release: Release, record: Record) -> None:
         self._settings = settings
         self._registry = registry
         self._sweep = sweep
+        self._release = release
         self._record = record
 
     async def run(self) -> None:
@@ -97,7 +100,7 @@ class Watch:
         return why
 
     async def _operate(self) -> None:
-        handlers = Handlers(self._settings, self._registry, self._sweep)
+        handlers = Handlers(self._settings, self._registry, self._sweep, self._release)
         try:
             await kopf.operator(
                 registry=handlers.registered(),
@@ -114,10 +117,11 @@ class Watch:
 class Handlers:
     """What kopf calls, in its event loop."""
 
-    def __init__(self, settings: Settings, registry: Registry, sweep: Sweep) -> None:
+    def __init__(self, settings: Settings, registry: Registry, sweep: Sweep, release: Release) -> None:
         self._settings = settings
         self._registry = registry
         self._sweep = sweep
+        self._release = release
         self._store = Store(settings)
 
     def registered(self) -> kopf.OperatorRegistry:
@@ -129,6 +133,7 @@ class Handlers:
         for on in (kopf.on.create, kopf.on.update, kopf.on.resume):
             on(*kind, id="reconcile", registry=registry)(self.changed)
         kopf.on.delete(*kind, id="reconcile", registry=registry)(self.deleted)
+        kopf.on.event(*kind, id="release", annotations={RELEASE: kopf.PRESENT}, registry=registry)(self.ordered)
         return registry
 
     async def close(self) -> None:
@@ -142,6 +147,11 @@ class Handlers:
         with suppress(RedisError, OSError, ValueError):  # the sweep says so
             await reconcile(resource, self._registry, self._store, self._settings.epoch)
         self._sweep.notice(resource.uid)
+
+    async def ordered(self, body: kopf.Body, **_: Any) -> None:
+        """Hand over an order to take a slot away."""
+        if body.meta.deletion_timestamp is None and (resource := _read(body)) is not None:
+            self._release.take(resource)
 
     async def deleted(self, body: kopf.Body, retry: int, **_: Any) -> None:
         """Withdraw a semaphore; a Redis that does not answer holds this up for a while, and not for ever.

@@ -13,6 +13,7 @@ from kubernetes.aio.client.exceptions import ApiException
 from kubernetes.aio.config import ConfigException
 
 from semaphore_operator.models import GROUP, KIND, PLURAL, VERSION, Resource
+from semaphore_operator.orders import RELEASE
 from semaphore_operator.status import LONGEST_TEXT, clean, dump
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
     from semaphore_operator.events import Announcement
     from semaphore_operator.models import Status
+    from semaphore_operator.orders import Order
 
 log = logging.getLogger(__name__)
 
@@ -157,6 +159,35 @@ class Kube:
             if isinstance(error, ApiException) and error.status in (404, 409):
                 return False
             raise explained(error, f"patch {PLURAL}/status of {resource.namespace}/{resource.name}") from error
+        return True
+
+    async def take_order(self, resource: Resource, order: Order) -> bool:
+        """Remove the order from a resource, if it still stands there.
+
+        Raises:
+            KubeError: the account may not, or there is no answer.
+        """
+        path = "/metadata/annotations/" + RELEASE.replace("/", "~1")
+        patch: Any = [
+            {"op": "test", "path": "/metadata/uid", "value": resource.uid},
+            {"op": "test", "path": path, "value": order.text},
+            {"op": "remove", "path": path},
+        ]
+        try:
+            await self._objects.patch_namespaced_custom_object(
+                GROUP,
+                VERSION,
+                resource.namespace,
+                PLURAL,
+                resource.name,
+                patch,
+                _content_type="application/json-patch+json",
+                _request_timeout=CALL_TIMEOUT,
+            )
+        except Exception as error:
+            if isinstance(error, ApiException) and error.status in (404, 409, 422):
+                return False
+            raise explained(error, f"patch {PLURAL} {resource.namespace}/{resource.name}") from error
         return True
 
     async def event(self, resource: Resource, announcement: Announcement) -> None:

@@ -13,6 +13,7 @@ from pydantic.alias_generators import to_camel
 from distributed_semaphore.protocol import Config, Keys, State
 from distributed_semaphore.protocol.config import MAX_LIMIT
 from semaphore_operator.durations import PATTERN, milliseconds
+from semaphore_operator.orders import Order
 
 GROUP: Final = "semaphores.dev"
 VERSION: Final = "v1alpha1"
@@ -223,6 +224,8 @@ class Resource(Model):
     spec: Spec
     fault: str = ""
     """Why its spec cannot be used, though the API server has it: another schema let it through."""
+    order: Order | None = None
+    """Whose slots are to be taken away."""
     status: Status
 
     @classmethod
@@ -241,6 +244,7 @@ class Resource(Model):
             created=metadata["creationTimestamp"],
             deleted=metadata.get("deletionTimestamp"),
             spec=Spec(limit=0),
+            order=Order.read(metadata),
             status=Status.read(body.get("status")),
         )
         try:

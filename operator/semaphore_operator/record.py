@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
 REPAIRS: Final = ("token", "ungranted", "unheld", "identity", "extra", "fence")
 """Kinds of repairs that an audit makes (see `audit.lua`)."""
-CAUSES: Final = ("pod",)
-"""Why slots and places are taken from clients: their pod is gone."""
+CAUSES: Final = ("pod", "order")
+"""Why slots and places are taken from clients: their pod is gone, or somebody has asked for it."""
 log = logging.getLogger("semaphore_operator")
 
 
-KINDS: Final = ("redis", "kube", "watch", "sweep", "lease", "pods")
+KINDS: Final = ("redis", "kube", "watch", "sweep", "lease", "pods", "release")
 """Kinds of failures."""
 
 
@@ -75,7 +75,11 @@ class Record:
         if self._said.pop(kind, None):
             log.info(
                 "%s works again",
-                {"redis": "Redis", "kube": "Kubernetes", "lease": "the Lease", "pods": "the watch of pods"}.get(
-                    kind, kind
-                ),
+                {
+                    "redis": "Redis",
+                    "kube": "Kubernetes",
+                    "lease": "the Lease",
+                    "pods": "the watch of pods",
+                    "release": "the release by order",
+                }.get(kind, kind),
             )

@@ -287,6 +287,10 @@ def test_life_of_both_charts(installed: Installed, helm: Helm, kubectl: Kubectl,
         readme = (OPERATOR / "README.md").read_text()
         [line] = re.findall(r"^    (kubectl get dsem -A .*\n.*; done)$", readme, re.MULTILINE)
         programs = f"{Path(installed.cluster.kubectl).parent}:{os.environ['PATH']}"
-        environment = {"PATH": programs, "KUBECONFIG": str(installed.cluster.kubeconfig)}
+        environment = {
+            "PATH": programs,
+            "KUBECONFIG": str(installed.cluster.kubeconfig),
+            "HOME": str(installed.log.parent),
+        }
         subprocess.run(["bash", "-c", line], env=environment, check=True, timeout=60, stdout=subprocess.DEVNULL)
         kubectl("wait", "--for=delete", "dsem/left", here, "--timeout=20s")
