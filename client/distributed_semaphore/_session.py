@@ -23,7 +23,7 @@ from distributed_semaphore._identity import identity
 from distributed_semaphore._request import Request, Slot
 from distributed_semaphore._standing import GRANTED, NOT_CONFIGURED, QUEUED, TOO_HEAVY, Standing
 from distributed_semaphore.protocol.keys import Keys
-from distributed_semaphore.protocol.scripts import APPLY, RENEW, Call, declare_call
+from distributed_semaphore.protocol.scripts import APPLY, RENEW, Call, declare_call, split_applied
 
 log = logging.getLogger("distributed_semaphore")
 
@@ -387,7 +387,7 @@ class Session:
     def _on_applied(
         self, given: dict[str, Callable[[int], None] | None], asked: list[Request], sent: float, reply: Any
     ) -> None:
-        head, freed, answers, own, expiry = reply
+        head, freed, answers, own, expiry = split_applied(reply, len(given), len(asked))
         self._learn(sent, head)
         for done, code in zip(given.values(), freed, strict=True):
             if done:

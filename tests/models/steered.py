@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import redis
 from distributed_semaphore.protocol import Keys
-from distributed_semaphore.protocol.scripts import SCRIPTS
+from distributed_semaphore.protocol.scripts import SCRIPTS, split_applied
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -168,6 +168,9 @@ class Steered:
         """Run a script and look; what it published to listeners is added to `mail`, as (client, text)."""
         keys = self._keys.scripted
         reply, self.state = self._look(["EVALSHA", self._shas[script], len(keys), *keys, *args])
+        if script == "apply":
+            releases = int(args[1])
+            return split_applied(reply, releases, (len(args) - 2 - releases) // 3)
         return reply
 
     def _look(self, command: list[str | int]) -> tuple[Any, State]:

@@ -13,7 +13,7 @@ from redis.asyncio import Redis
 
 from distributed_semaphore import AsyncSemaphore, Semaphore
 from distributed_semaphore.protocol import Config, declare
-from distributed_semaphore.protocol.scripts import APPLY, RENEW, Call, Keys, run
+from distributed_semaphore.protocol.scripts import APPLY, RENEW, Call, Keys, run, split_applied
 from distributed_semaphore.testing import RedisServer, find_servers
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ class Process:
         [reply] = await run(self.redis, [Call(APPLY, self.keys, [self.client, len(release), *release, *flat])])
         if isinstance(reply, Exception):
             raise reply
-        return reply
+        return split_applied(reply, len(release), len(acquire))
 
     async def ask(self, token: str, ticket: str | int = "", priority: str | int = 0) -> list[int]:
         """Give code, value and expiry of one acquire."""

@@ -134,6 +134,17 @@ async def load_and_repeat(
     return replies
 
 
+HEAD: Final = 9
+"""Values in the head of a reply."""
+
+
+def split_applied(reply: Sequence[Any], releases: int, acquires: int) -> tuple[Any, Any, Any, Any, int]:
+    """Give head, releases, acquires, own grants and their expiry from a reply of `apply` (see its header)."""
+    asked = HEAD + 1 + releases
+    granted = asked + 3 * acquires
+    return reply[:HEAD], reply[HEAD + 1 : asked], reply[asked:granted], reply[granted:], reply[HEAD]
+
+
 def declare_call(keys: Keys, config: Config, reclaim_ms: int = 0, fence: int = 0) -> Call:
     """Make the call that writes a config (see `declare`)."""
     return Call(DECLARE, keys, [config.uid, config.generation, config.epoch, reclaim_ms, fence, *config.fields()])

@@ -4,8 +4,9 @@
 -- ARGV   client, number of releases, token..., then (token, ticket, priority) for each acquire.
 --        ticket is '' on the first attempt; '?' when an earlier attempt may have been executed; the old ticket of a waiter
 --        that rejoins. priority 'x': do not wait. With '?' and a ticket the token is looked up first, so no retry takes a second slot or place (rule 3).
--- Reply  head, releases { 1 slot given back | 2 left the queue | 0 unknown }, acquires { code, value, expiry, ... }, own
---        grants { token, fence, ... }, expiry of those grants.
+-- Reply  flat, since a list in a list costs the server as much as ten numbers: the 9 values of the head, expiry of own grants,
+--        for each release 1 slot given back | 2 left the queue | 0 unknown, for each acquire code, value, expiry, then the
+--        caller's own grants: token, fence, ...
 --        code 1 granted (value: fence), 2 queued (value: ticket), -1 closed, -2 queue full, -3 heavier than the limit,
 --        -4 not configured, -5 would have to wait.
 -- Rules  2, 3, 6, 8, 9.
@@ -125,4 +126,12 @@ end
 if fresh and changed then
   created(COUNTERS)
 end
-return { head(soonest, more), freed, answers, own, expiry }
+local reply = head(soonest, more)
+reply[10], n = expiry, 10
+for _, part in ipairs({ freed, answers, own }) do
+  for i = 1, #part do
+    reply[n + i] = part[i]
+  end
+  n = n + #part
+end
+return reply
