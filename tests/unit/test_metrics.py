@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime
 from importlib.resources import files
 
 import pytest
@@ -14,7 +15,7 @@ from distributed_semaphore.protocol import Counters
 from semaphore_operator.conditions import who
 from semaphore_operator.metrics import Metrics
 from semaphore_operator.record import REPAIRS, Record, Seen
-from semaphore_operator.status import observed
+from semaphore_operator.status import conflicting, observed, unobserved
 
 LABELS = {"namespace": "payments", "name": "licensed-api"}
 
@@ -83,6 +84,23 @@ def test_every_kind_of_repair_has_its_series_from_the_start():
     assert set(re.findall(r"repaired\('(\w+)'", source)) == set(REPAIRS)
     shown = {labels[0][1] for name, *labels in samples(Record()) if name == "semaphore_operator_repairs_total"}
     assert shown == set(REPAIRS)
+
+
+def test_a_condition_is_never_true_and_false_at_once():
+    """external-secrets#2542: the reason is a label, so an old one must go when it changes."""
+    api, now = resource(), datetime(2027, 1, 15, tzinfo=UTC)
+    seen = snapshot(api)
+    record = Record()
+    for each in (
+        Seen(api, None, conflicting(api, resource(uid="older"), now)),
+        Seen(api, seen, observed(api, seen, 0.0)),
+        Seen(api, None, unobserved(api, ConnectionError("refused"), "redis://redis", now)),
+        Seen(api, seen, observed(api, seen, 0.0)),
+    ):
+        record.seen[api.uid] = each
+        types = [dict(labels)["type"] for name, *labels in samples(record) if name == "semaphore_condition"]
+        assert sorted(types) == sorted(condition.type for condition in each.status.conditions)
+        assert len(set(types)) == len(types) > 0
 
 
 def test_no_series_outlives_its_resource(record):
