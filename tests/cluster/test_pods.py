@@ -132,7 +132,7 @@ async def test_slots_of_deleted_pods_go_to_who_waits_at_once(
         await until(lambda: waiting.holding == 3)
         assert pods[0].says() == "lost", "its process outlived its pod, and is told"
         await until(lambda: holding(dsem) == {""})
-    await until(lambda: operator.metrics("semaphore_operator_freed_total") == {("pod",): 3})
+    await until(lambda: operator.metrics("semaphore_operator_freed_total")[("pod",)] == 3)
     found = [event for event in dsem.events("api") if event[1] == "PodsGone"]
     assert {event[0] for event in found} == {"Normal"}
     assert all(sum(f"{dsem.namespace}/{each.name}" in event[2] for event in found) == 1 for each in pods)
