@@ -99,7 +99,8 @@ class Departed:
             KubeError: the API server does not.
         """
         redis = await self._store.redis()
-        semaphores = [each for each in self._registry.all() if self._registry.owner(each.semaphore) == each]
+        names = {each.semaphore for each in self._registry.all()}
+        semaphores = [owner for name in sorted(names) if (owner := self._registry.owner(name)) is not None]
         suspects: defaultdict[Client, list[Resource]] = defaultdict(list)
         for start in range(0, len(semaphores), BATCH):
             batch = semaphores[start : start + BATCH]

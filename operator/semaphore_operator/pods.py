@@ -29,7 +29,7 @@ WATCH: Final = 300
 PAUSE: Final = 2.0
 """Seconds until the next attempt after a failure."""
 MEMORY: Final = 600.0
-"""Seconds for which a pod that has vanished is remembered."""
+"""Seconds for which a pod that has vanished is remembered, at least."""
 _AS: Final = "application/json;g=meta.k8s.io;v=v1;as="
 
 
@@ -95,6 +95,8 @@ class Pods:
             following = metadata.get("continue")
             if not following:
                 break
+        forgotten = time.monotonic() - MEMORY
+        self._vanished = {uid: when for uid, when in self._vanished.items() if when > forgotten}
         self._vanish(self._living.get(scope, set()) - living)
         self._living[scope] = living
         self.changed.set()
@@ -131,9 +133,7 @@ class Pods:
             raise explained(error, f"watch pods in {scope or 'all namespaces'}") from error
 
     def _vanish(self, uids: Iterable[str]) -> None:
-        now = time.monotonic()
-        self._vanished = {uid: when for uid, when in self._vanished.items() if when > now - MEMORY}
-        self._vanished |= dict.fromkeys(uids, now)
+        self._vanished |= dict.fromkeys(uids, time.monotonic())
         self.changed.set()
 
     async def _page(self, scope: str | None, **options: Any) -> tuple[set[str], Any]:
