@@ -43,6 +43,8 @@ EVERY: Final = 60.0
 REST: Final = 9
 """Times of its own duration that a look is followed by rest, so that pods that come and go cost a tenth of a CPU."""
 SHORTEST_REST: Final = 0.1
+LONGEST_REST: Final = 5.0
+"""Bound of that rest: on a loaded machine one look may take seconds."""
 BATCH: Final = 500
 """Semaphores of one pipeline."""
 PARALLEL: Final = 10
@@ -87,7 +89,8 @@ class Departed:
                     self._record.failed("pods", f"slots of pods that are gone are not freed: {clean(error)}")
                     self._pods.changed.set()
                     await asyncio.sleep(1)
-                await asyncio.sleep(max(SHORTEST_REST, REST * (time.monotonic() - start)))
+                rest = REST * (time.monotonic() - start)
+                await asyncio.sleep(min(max(SHORTEST_REST, rest), LONGEST_REST))
         finally:
             await self._store.close()
 

@@ -171,8 +171,6 @@ def test_kubebuilder_assets_are_started_instead_and_nothing_is_left_after_stop(
         assert all(map(running, pids.values()))
         assert plane.kubeconfig.stat().st_mode & 0o077 == 0
         assert directory.stat().st_mode & 0o077 == 0
-        started = time.monotonic()
-    assert time.monotonic() - started < 2
     assert not any(map(running, pids.values()))
     assert not directory.exists()
 

@@ -84,7 +84,7 @@ def staged(
         kubectl("delete", "dsem", "--all", f"--namespace={name}", "--timeout=20s")
         kubectl("delete", "namespace", name, "--wait=false")
     finally:
-        assert operator.stop()[0] == 0
+        assert operator.stop() == 0
     assert "Traceback" not in operator.text, operator.text
 
 

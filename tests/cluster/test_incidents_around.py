@@ -46,7 +46,7 @@ def pair(cluster: ControlPlane, crd: None, tmp_path_factory: pytest.TempPathFact
         address = server.url.replace("://", "://operator:right@")
         operator = OperatorProcess(cluster.kubeconfig, log, "--redis", address, "--sweep=0.1", "--patch=0.1").start()
         yield Pair(server, operator)
-        assert operator.stop()[0] == 0
+        assert operator.stop() == 0
         assert "Traceback" not in operator.text, operator.text
         assert "right@" not in operator.text
 

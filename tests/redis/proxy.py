@@ -54,6 +54,11 @@ class Proxy:
         while self._connections:
             await asyncio.sleep(0.005)
 
+    @property
+    def idle(self) -> bool:
+        """Whether no connection goes through it."""
+        return not self._connections
+
     def cut(self) -> None:
         """Reset every connection."""
         for connection in self._connections:

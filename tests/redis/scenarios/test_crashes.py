@@ -113,8 +113,9 @@ async def test_a_client_killed_at_any_step_of_an_acquire_leaves_no_slot_behind(s
             proxy.deliver()
             proxy.on_chunk = lambda _data: None
     assert killed_before
+    while not proxy.idle:  # what is on its way from a killed client may still be executed
+        await asyncio.sleep(0.01)
     await until(lambda: audited(redis, name))
-    await shows(semaphore, held=0, waiting=0)
     slots = [await semaphore.acquire(timeout=5) for _ in range(3)]
     for slot in slots:
         await semaphore.release(slot)
@@ -122,11 +123,11 @@ async def test_a_client_killed_at_any_step_of_an_acquire_leaves_no_slot_behind(s
 
 
 async def audited(redis: Redis, name: str) -> bool:
-    """Whether nobody holds, once what has expired was taken back."""
+    """Whether nobody holds or waits, once what has expired was taken back."""
     await audit(redis, [name])
     [snapshot] = await inspect(redis, [name])
     assert not isinstance(snapshot, Exception)
-    return snapshot.holder_count == 0
+    return snapshot.holder_count == snapshot.waiter_count == 0
 
 
 async def test_a_lost_reply_takes_no_second_slot_and_gives_back_no_second(redis, name, proxy):

@@ -28,7 +28,8 @@ local now = math.floor(usec / 1000)
 local config = call('HMGET', CONFIG, 'limit', 'lease', 'state', 'generation', 'perProcessLimit', 'maxWaiting', 'maxWait',
   'reclaim', 'lifetime')
 local limit, lease, state = tonumber(config[1]), tonumber(config[2]), config[3]
-local max_wait, reclaim, lifetime = (config[7] or 0) + 0, (config[8] or 0) + 0, (config[9] or 0) + 0
+-- By tonumber, since a config written by hand must not keep `declare` from writing it anew.
+local max_wait, reclaim, lifetime = tonumber(config[7]) or 0, tonumber(config[8]) or 0, tonumber(config[9]) or 0
 local open = state == 'Active' and reclaim <= now
 
 -- Counters: read once, written once. extra is the weight of all holders beyond one each. pace is a moving average of the
