@@ -9,7 +9,7 @@ export UV_SYSTEM_CERTS ?= true
 export PYTHONPATH := hack
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test lint types format unit redis pythons cluster monitoring bench bench-peers bench-operator crd charts image clean
+.PHONY: help venv demo test lint types format unit redis servers pythons cluster monitoring bench bench-peers bench-operator crd charts image clean
 
 help: ## List the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  \033[1m%-14s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -48,6 +48,9 @@ unit: venv ## Test what needs no server
 
 redis: venv redis-server ## Test protocol and client on real servers
 	$(BIN)/pytest tests/redis
+
+servers: venv redis-server ## The same on every server that is here, where `make redis` has two for most tests: Redis 6.2, 7.0, 8, Valkey
+	SEMAPHORE_SERVERS=all $(BIN)/pytest -n 2 --dist loadfile tests/redis
 
 cluster: venv ## Test operator and charts on a real API server, with real kubectl and helm
 	$(BIN)/pytest tests/cluster

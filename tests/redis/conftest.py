@@ -23,37 +23,27 @@ if TYPE_CHECKING:
 
 SERVERS = find_servers()
 _numbers = itertools.count(1)
-ON_EVERY_SERVER = (
-    "test_protocol",
-    "test_protocol_config",
-    "test_protocol_leases",
-    "test_protocol_loss",
-    "test_protocol_upkeep",
-    "test_client",
-    "test_rights",
-    "test_connections",
-)
-"""Modules that run on every server; the others only on Debian's Redis and on Valkey, so that the tests stay short.
-SEMAPHORE_SOAK=1 runs all on all."""
+ON_EVERY_SERVER = ("test_protocol", "test_rights", "test_connections")
+"""Modules in which old and new servers differ: scripts, rights, greetings. The others run on Debian's Redis and on Valkey,
+so that the tests stay short; SEMAPHORE_SERVERS=all (`make servers`) runs all on all."""
 ON_ONE_SERVER = ("test_sentinel",)
 """Modules that take long and look at what no kind of server changes: on Valkey."""
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if os.environ.get("SEMAPHORE_SOAK"):
+    if os.environ.get("SEMAPHORE_SERVERS") == "all":
         return
-    seldom = [
-        item
-        for item in items
-        if "redis" in item.path.parts
-        and (
-            (item.path.stem in ON_ONE_SERVER and re.search(r"\[redis", item.name))
-            or (item.path.stem not in ON_EVERY_SERVER and re.search("redis62|redis8", item.name))
-        )
-    ]
+    seldom = [item for item in items if "redis" in item.path.parts and _is_seldom(item)]
     config.hook.pytest_deselected(items=seldom)
     kept = set(items) - set(seldom)
     items[:] = [item for item in items if item in kept]
+
+
+def _is_seldom(item: pytest.Item) -> bool:
+    module = item.path.stem
+    if module in ON_ONE_SERVER:
+        return re.search(r"\[redis", item.name) is not None
+    return module not in ON_EVERY_SERVER and re.search("redis62|redis8", item.name) is not None
 
 
 @pytest.fixture(scope="session", params=sorted(SERVERS))
