@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
 from tests.cluster.operator_process import OperatorProcess
-from tests.cluster.releases import Installed, forget_semaphores, make_helm
+from tests.cluster.releases import Installed, forget_semaphores, make_helm, remove_semaphores
 
 from controlplane import ControlPlane
 from distributed_semaphore.testing import RedisServer
@@ -89,9 +89,11 @@ def kubectl_of(cluster: ControlPlane) -> Kubectl:
 
 @pytest.fixture(scope="module")
 def crd(cluster: ControlPlane, kubectl: Kubectl) -> None:
-    """The CRD as a user installs it."""
+    """The CRD as a user installs it, without any resource that an earlier module has left."""
     kubectl("apply", "--server-side", "--force-conflicts", f"--filename={CRDS}")
     kubectl("wait", "--for=condition=Established", f"crd/{CRD}", "--timeout=20s")
+    if not cluster.existing:
+        remove_semaphores(kubectl)
 
 
 @pytest.fixture(scope="module")

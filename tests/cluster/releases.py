@@ -74,10 +74,8 @@ def make_helm(home: Path, kubeconfig: Path) -> Helm:
     return run
 
 
-def forget_semaphores(kubectl: Kubectl) -> None:
-    """Remove the CRD and every semaphore, whether or not an operator is there to take the finalizers off."""
-    if not kubectl("get", "crd", CRD, "--ignore-not-found"):
-        return
+def remove_semaphores(kubectl: Kubectl) -> None:
+    """Remove every semaphore, whether or not an operator is there to take the finalizers off."""
     found = json.loads(kubectl("get", "dsem", "--all-namespaces", "--output=json"))["items"]
     for metadata in (resource["metadata"] for resource in found):
         here = f"--namespace={metadata['namespace']}"
@@ -85,7 +83,15 @@ def forget_semaphores(kubectl: Kubectl) -> None:
             AssertionError
         ):  # it went with its namespace meanwhile; if not, the next command says so
             kubectl("patch", "dsem", metadata["name"], here, "--type=merge", '--patch={"metadata":{"finalizers":null}}')
-    kubectl("delete", "crd", CRD, "--timeout=30s")
+    if found:
+        kubectl("delete", "dsem", "--all", "--all-namespaces", "--timeout=30s")
+
+
+def forget_semaphores(kubectl: Kubectl) -> None:
+    """Remove every semaphore, and the CRD."""
+    if kubectl("get", "crd", CRD, "--ignore-not-found"):
+        remove_semaphores(kubectl)
+        kubectl("delete", "crd", CRD, "--timeout=30s")
 
 
 class Installed:
