@@ -64,7 +64,7 @@ class Leftovers:
     def _concerns(self, name: str, registry: Registry) -> bool:
         namespace = name.partition("/")[0]
         served = not self._namespaces or namespace in self._namespaces
-        return served and "/" in name and registry.owner(name) is None
+        return served and "/" in name and not registry.is_named(name)
 
 
 def _name(key: str) -> str:

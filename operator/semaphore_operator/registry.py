@@ -78,6 +78,11 @@ class Registry:
         with self._lock:
             return owner(self._known[uid] for uid in self._named.get(semaphore, ()))
 
+    def is_named(self, semaphore: str) -> bool:
+        """Say whether a resource has this name, one that is being deleted included."""
+        with self._lock:
+            return semaphore in self._named
+
     def note_written(self, uid: str) -> None:
         """Remember that Redis has had this resource's config."""
         with self._lock:

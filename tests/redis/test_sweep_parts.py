@@ -39,6 +39,6 @@ async def test_a_config_without_resource_is_found_and_stays(redis):
     assert leftovers.names == {"payments/gone", "elsewhere/api"}
     assert narrow.names == {"elsewhere/api"}
     assert await redis.exists(gone.keys.config)
-    registry.put(gone)
+    registry.put(resource("gone", deleted="2026-01-02T00:00:00Z"))
     await leftovers.look(redis, registry)
-    assert leftovers.names == {"elsewhere/api"}
+    assert leftovers.names == {"elsewhere/api"}, "what is being deleted is none"
