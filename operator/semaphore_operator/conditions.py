@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from distributed_semaphore.protocol import State
 from semaphore_operator.durations import seconds
+from semaphore_operator.identities import cut, identified
 from semaphore_operator.models import Condition
 
 if TYPE_CHECKING:
@@ -58,11 +59,10 @@ WANTED: Final = frozenset({PAUSED, LIMIT_ZERO})
 
 LONGEST_BEAT: Final = 5.0
 """Seconds between two renewals of a client, or a third of the lease if that is less."""
+LONGEST_TEXT: Final = 1024
+"""Bytes of a message, and of an error's text in logs and Events."""
 CALM: Final = 0.8
 """A long wait is over when the longest is below this part of longWaitAfter: one that swings around it is one alert."""
-
-LONGEST: Final = {"pod": 253, "namespace": 63, "node": 63, "app": 63, "host": 63, "pid": 10}
-"""What of an identity is shown, and how much of it: clients write it, so it is bounded here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,14 +242,6 @@ def free_at(resource: Resource, snapshot: Snapshot, holder: Holder) -> float | N
     return holder.expires_at if silent else None
 
 
-def identified(identity: Any) -> dict[str, str]:
-    """Give what of an identity may be shown, whatever a client has written into it."""
-    if not isinstance(identity, dict):
-        return {}
-    known = {name: str(identity[name]) for name in LONGEST if identity.get(name) not in (None, "")}
-    return {name: text[: LONGEST[name]] for name, text in known.items() if text.isprintable()}
-
-
 def who(identity: Any) -> str:
     """Name a process as people find it: by its pod, else by host and pid."""
     known = identified(identity)
@@ -276,7 +268,7 @@ def _settled(verdict: Verdict, before: Condition | None, generation: int, now: d
             "type": verdict.type,
             "status": status,
             "reason": verdict.reason,
-            "message": verdict.message[:1024],
+            "message": cut(verdict.message, LONGEST_TEXT),
             "last_transition_time": before.last_transition_time if before and unchanged else now,
             "observed_generation": generation,
         }

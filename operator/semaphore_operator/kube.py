@@ -12,9 +12,11 @@ from kubernetes.aio import client, config
 from kubernetes.aio.client.exceptions import ApiException
 from kubernetes.aio.config import ConfigException
 
+from semaphore_operator.conditions import LONGEST_TEXT
+from semaphore_operator.identities import cut
 from semaphore_operator.models import GROUP, KIND, PLURAL, VERSION, Resource
 from semaphore_operator.orders import RELEASE
-from semaphore_operator.status import LONGEST_TEXT, clean, dump
+from semaphore_operator.status import clean, dump
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -201,7 +203,7 @@ class Kube:
             "reportingInstance": COMPONENT,
             "action": announcement.action,
             "reason": announcement.reason,
-            "note": announcement.message[:LONGEST_TEXT],
+            "note": cut(announcement.message, LONGEST_TEXT),  # the API server counts bytes
             "type": "Warning" if announcement.warning else "Normal",
             "regarding": {
                 "apiVersion": f"{GROUP}/{VERSION}",
@@ -244,4 +246,4 @@ def _message(error: ApiException) -> str:
         said = json.loads(error.body or "")["message"]
     except (ValueError, KeyError, TypeError):
         said = error.body or error.reason
-    return str(said)[:LONGEST_TEXT]
+    return cut(str(said), LONGEST_TEXT)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from redis.exceptions import AuthenticationError, NoPermissionError, ResponseError
 
@@ -12,6 +12,7 @@ from semaphore_operator.conditions import (
     AUTHENTICATION_FAILED,
     COMMAND_FAILED,
     CONNECTION_FAILED,
+    LONGEST_TEXT,
     MOVING,
     PERMISSION_DENIED,
     QUEUE_STUCK,
@@ -21,7 +22,6 @@ from semaphore_operator.conditions import (
     conflict,
     free_at,
     holder_overdue,
-    identified,
     invalid,
     long_wait,
     moment,
@@ -31,16 +31,17 @@ from semaphore_operator.conditions import (
     unavailable,
 )
 from semaphore_operator.durations import rough
+from semaphore_operator.identities import cut, fitted, identified
 from semaphore_operator.models import NAMED, HolderStatus, Status, WaiterStatus
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
     from datetime import datetime
 
-    from distributed_semaphore.protocol import Snapshot
+    from distributed_semaphore.protocol import Holder, Snapshot, Waiter
     from semaphore_operator.models import Resource
 
-LONGEST_TEXT: Final = 1024
-"""Characters of an error's text that go into logs, Events and status."""
+P = TypeVar("P", "Holder", "Waiter")
 
 
 def observed(resource: Resource, snapshot: Snapshot, throughput: float | None = None) -> Status:
@@ -67,24 +68,24 @@ def observed(resource: Resource, snapshot: Snapshot, throughput: float | None = 
         throughput=before.throughput or "0.0/s" if throughput is None else f"{throughput:.1f}/s",
         held_by=tuple(
             HolderStatus(
-                **_party(holder.identity),
+                **known,
                 since=moment(holder.since),
                 weight=holder.weight,
                 fence=holder.fence,
                 free_at=moment(free) if (free := free_at(resource, snapshot, holder)) else None,
             )
-            for holder in snapshot.holders[:NAMED]
+            for holder, known in _named(snapshot.holders)
         ),
         waiting_line=tuple(
             WaiterStatus(
-                **_party(waiter.identity),
+                **known,
                 since=moment(waiter.since),
                 weight=waiter.weight,
                 position=waiter.position,
                 priority=waiter.priority,
                 expected_wait=rough(snapshot.expected_wait(waiter.position)) if moves else None,
             )
-            for waiter in snapshot.waiters[:NAMED]
+            for waiter, known in _named(snapshot.waiters)
         ),
         conditions=conditions,
     )
@@ -124,7 +125,7 @@ def reason_of(error: Exception) -> str:
 def clean(error: Exception) -> str:
     """Give an error's text, short and without what stands before the host in an address."""
     text = str(error) or type(error).__name__
-    return re.sub(r"[^\s/@'\"]*:[^\s@'\"]*@", "", text)[:LONGEST_TEXT]
+    return cut(re.sub(r"[^\s/@'\"]*:[^\s@'\"]*@", "", text), LONGEST_TEXT)
 
 
 def dump(status: Status) -> dict[str, Any]:
@@ -135,8 +136,9 @@ def dump(status: Status) -> dict[str, Any]:
     return written
 
 
-def _party(identity: Any) -> dict[str, Any]:
-    return dict(identified(identity))
+def _named(parties: Sequence[P]) -> Iterator[tuple[P, dict[str, Any]]]:
+    """Give the first of them, as many as are named, each with what is shown of its identity."""
+    return zip(parties, fitted(identified(party.identity) for party in parties[:NAMED]), strict=False)
 
 
 def _summary(said: dict[str, tuple[bool | None, str]], resource: Resource) -> str:

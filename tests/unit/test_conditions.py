@@ -12,7 +12,6 @@ from semaphore_operator.conditions import (
     conflict,
     free_at,
     holder_overdue,
-    identified,
     long_wait,
     queue_stuck,
     ready,
@@ -281,9 +280,3 @@ def test_a_paused_semaphore_is_told_how_to_go_on():
     verdict = queue_stuck(paused, snapshot(paused, waiters=(waiter(1, LONG_AGO),)))
     assert "set it to Active" in verdict.message
     assert verdict.reason == conditions.PAUSED
-
-
-def test_an_identity_is_shown_in_bounds_whatever_a_client_has_written():
-    assert identified(["not", "an", "identity"]) == {}
-    shown = identified({"pod": "p" * 1000, "host": "\x1b[2J", "pid": 12345678901234, "secret": "s", "app": None})
-    assert shown == {"pod": "p" * 253, "pid": "1234567890"}

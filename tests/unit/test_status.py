@@ -61,13 +61,17 @@ def test_what_is_written_reads_back_equal_so_that_a_quiet_status_is_not_written_
     assert observed(again, seen, 0.0) == first
 
 
-def test_a_status_stays_below_16_kib_whatever_clients_call_themselves():
-    names = dict.fromkeys(("pod", "namespace", "node", "app", "host", "pid"), "x" * 500)
+@pytest.mark.parametrize("letter", ["x", "ö", "🔒", "<", '"', "\\", "\n"])
+def test_a_status_stays_below_12_kib_whatever_clients_call_themselves(letter):
+    """What is left of 16 KiB is for the spec and metadata (tests/cluster/test_crowd.py)."""
+    names = dict.fromkeys(("pod", "namespace", "node", "app", "host", "pid"), letter * 500)
     many = tuple(waiter(n, NOW - 600, **names) for n in range(1, 11))
     held = tuple(holder(n, NOW - 600, **names) for n in range(1, 11))
-    written = dump(observed(API, snapshot(API, holders=held, waiters=many, waiter_count=10_000), 1.0))
-    assert written["waiting"] == 10_000
-    assert len(json.dumps(written)) < 16 * 1024
+    of = resource(maxHold="1m", limit=10)
+    written = dump(observed(of, snapshot(of, holders=held, waiters=many, waiter_count=10_000), 1.0))
+    assert (written["waiting"], len(written["heldBy"]), len(written["waitingLine"])) == (10_000, 10, 10)
+    stored = json.dumps(written, ensure_ascii=False).encode()
+    assert len(stored) + 5 * sum(map(stored.count, b"<>&")) < 12 * 1024
 
 
 @pytest.mark.parametrize(
