@@ -8,7 +8,7 @@ import inspect
 from functools import partial
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
-from distributed_semaphore._arguments import check_request, is_coroutine_function, refuse_generators
+from distributed_semaphore._arguments import check_function, check_request, is_coroutine_function
 from distributed_semaphore._base import EXPLANATION, BaseSemaphore
 from distributed_semaphore._errors import InvalidArgument, WouldWait
 from distributed_semaphore._listeners import observe
@@ -35,9 +35,9 @@ class AsyncSemaphore(BaseSemaphore):
         """Wait for a slot, first come, first served. One round trip if one is free.
 
         Args:
-            timeout: seconds to wait at most; None waits as long as it takes, 0 does not wait: it takes a slot
-                that is free and that nobody waits for.
-            weight: how much of the limit to take, at least 1.
+            timeout: seconds to wait at most, up to a year; None waits as long as it takes, 0 does not wait: it takes
+                a slot that is free and that nobody waits for.
+            weight: how much of the limit to take, 1 to 100000.
             priority: -8000 to 8000; higher goes first.
 
         Returns:
@@ -102,11 +102,15 @@ class AsyncSemaphore(BaseSemaphore):
     async def release(self, slot: Slot) -> ReleaseOutcome:
         """Give a slot back and wait until Redis knows. One round trip, repeated until it gets through.
 
-        It raises nothing of its own: while Redis cannot be reached it waits. Leaving a block does not wait.
+        While Redis cannot be reached it waits. Leaving a block does not wait.
 
         Returns:
             RELEASED, LOST or NOT_HELD: whether it was held until now. Releasing twice is harmless.
+
+        Raises:
+            InvalidArgument: it is no slot of this semaphore.
         """
+        self._check_mine(slot)
         if slot.inherited:
             return ReleaseOutcome.NOT_HELD
         courier, _ = self._connect()
@@ -148,9 +152,9 @@ class AsyncSemaphore(BaseSemaphore):
         """Call a function, or await a coroutine function, while holding a slot. Errors are those of `slot`.
 
         Raises:
-            InvalidArgument: a generator function: its body would run after the slot was given back.
+            InvalidArgument: nothing to call, or a generator function: its body would run after the slot was given back.
         """
-        refuse_generators(fn)
+        check_function(fn)
         async with self.slot():
             result = fn(*args, **kwargs)
             return await result if inspect.isawaitable(result) else result
@@ -159,10 +163,10 @@ class AsyncSemaphore(BaseSemaphore):
         """Decorate a coroutine function so that each call of it holds a slot. Errors are those of `slot`.
 
         Raises:
-            InvalidArgument: a generator function, whose body would run after the slot was given back, or a function
-                that is no coroutine function, which `Semaphore.limit` takes.
+            InvalidArgument: nothing to call; a generator function, whose body would run after the slot was given back;
+                or a function that is no coroutine function, which `Semaphore.limit` takes.
         """
-        refuse_generators(fn)
+        check_function(fn)
         if not is_coroutine_function(fn):
             raise InvalidArgument(f"AsyncSemaphore.limit is for coroutine functions: use Semaphore.limit for {fn!r}")
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from distributed_semaphore._arguments import own_config
-from distributed_semaphore._courier import Courier, courier_to
+from distributed_semaphore._arguments import check_kind, check_resource, own_cap, own_config
+from distributed_semaphore._courier import Courier, courier_to, refuse_green_threads
 from distributed_semaphore._errors import AcquireTimeout, InvalidArgument, SemaphoreError, Unavailable
+from distributed_semaphore._request import Slot
 from distributed_semaphore._resource import resource_name
 from distributed_semaphore._statistics import read_snapshot, reason
 from distributed_semaphore.protocol.address import redis_url, without_password
@@ -35,10 +36,12 @@ class BaseSemaphore:
         limit: declares a semaphore without Kubernetes: how many slots there are, 0 to 100000. The config of an
             operator, where there is one, wins.
         lease: with `limit`: seconds, 1 to 3600, after which a crashed holder's slot is free again; 30 by default.
-        per_process_limit: how many slots this process may hold or wait for at once; further requests wait inside it.
+        per_process_limit: how many slots this process may hold or wait for at once, 1 to 100000; further requests wait
+            inside it.
 
     Raises:
         InvalidArgument: an argument is outside its range.
+        SemaphoreError: gevent has replaced threads by greenlets, which could not renew; the text says how to use both.
 
     Making one costs nothing; the first request opens the connections. It may be used from any number of tasks, event
     loops and threads of a process, which all share two connections.
@@ -53,15 +56,14 @@ class BaseSemaphore:
         lease: float | None = None,
         per_process_limit: int | None = None,
     ) -> None:
+        refuse_green_threads()
         try:
             self._url = redis_url(redis)
             self.name: str = SemaphoreName(name)
             self._config = own_config(limit, lease)
         except ValueError as error:
             raise InvalidArgument(str(error)) from None
-        if per_process_limit is not None and per_process_limit < 1:
-            raise InvalidArgument(f"per_process_limit is at least 1, not {per_process_limit}")
-        self._cap = per_process_limit or 0
+        self._cap = own_cap(per_process_limit)
 
     @classmethod
     def from_resource(
@@ -83,7 +85,7 @@ class BaseSemaphore:
             namespace: its namespace; by default that of the pod or of the current kubeconfig context.
             redis: as for the class.
             per_process_limit: as for the class.
-            patience: seconds to wait for the operator to bring the resource's present generation to Redis.
+            patience: seconds to wait at most for the operator to bring the resource's present generation to Redis.
 
         Raises:
             ResourceUnreadable: there is no such resource, or it may not be read.
@@ -91,6 +93,9 @@ class BaseSemaphore:
             Unavailable: Redis cannot be reached.
             InvalidArgument: an argument is outside its range.
         """
+        refuse_green_threads()  # and whatever is wrong here, before anybody is asked
+        check_resource(name, namespace, patience)
+        own_cap(per_process_limit)
         try:
             url = redis_url(redis)
         except ValueError as error:
@@ -103,6 +108,12 @@ class BaseSemaphore:
     def _connect(self) -> tuple[Courier, Session]:
         courier = courier_to(self._url)
         return courier, courier.session(self.name, self._config, self._cap)
+
+    def _check_mine(self, slot: Slot) -> None:
+        """Refuse to release what is no slot of this semaphore."""
+        check_kind("slot", slot, Slot)
+        if slot.name != self.name:
+            raise InvalidArgument(f"the slot is one of {slot.name}, not of {self.name}")
 
     def _withdraw(
         self, courier: Courier, session: Session, request: Request, look: Callable[[Any], None]

@@ -158,16 +158,25 @@ def courier_to(url: str) -> Courier:
         return courier
 
 
+def refuse_green_threads() -> None:
+    """Refuse a process whose threads are greenlets: one that computes would hold up every renewal.
+
+    Raises:
+        SemaphoreError: gevent has replaced them.
+    """
+    patched = sys.modules.get("gevent.monkey")
+    if patched is not None and patched.is_module_patched("threading"):
+        raise SemaphoreError(
+            "gevent has replaced the threads that renewals run in: leave them as they are, with "
+            "gevent.monkey.patch_all(thread=False)"
+        )
+
+
 def _io_loop() -> asyncio.AbstractEventLoop:
     """Give the event loop of the I/O thread, shared by all couriers of the process."""
     global _thread_loop  # noqa: PLW0603  one thread a process is the point
     if _thread_loop is None:
-        patched = sys.modules.get("gevent.monkey")
-        if patched is not None and patched.is_module_patched("threading"):
-            raise SemaphoreError(
-                "gevent has replaced the threads that renewals run in: leave them as they are, with "
-                "gevent.monkey.patch_all(thread=False)"
-            )
+        refuse_green_threads()  # a program may have replaced them after it made its semaphores
         try:
             import uvloop  # noqa: PLC0415  optional: the extra `fast`
 
@@ -181,6 +190,7 @@ def _io_loop() -> asyncio.AbstractEventLoop:
             loop.close()
             raise
         _thread_loop = loop
+        _close_with_worker()
     return _thread_loop
 
 
@@ -188,6 +198,12 @@ def _io_loop() -> asyncio.AbstractEventLoop:
 def _close_all() -> None:
     for courier in list(_couriers.values()):
         courier.close()
+
+
+def _close_with_worker() -> None:
+    """Have a worker of multiprocessing give everything back, too: it ends without atexit."""
+    if (multiprocessing := sys.modules.get("multiprocessing")) and multiprocessing.parent_process() is not None:
+        multiprocessing.util.Finalize(None, _close_all, exitpriority=0)
 
 
 def _after_fork() -> None:

@@ -13,6 +13,8 @@ import time
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Final, Self
 
+from distributed_semaphore._arguments import check_callable
+
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
@@ -99,7 +101,11 @@ def add_listener(listener: Callable[[str, int], Watch | None]) -> None:
     """Have a listener called with name and weight of each request of this process, on any semaphore, from now on.
 
     It returns the `Watch` that hears of that request, or None.
+
+    Raises:
+        InvalidArgument: it cannot be called.
     """
+    check_callable("listener", listener)
     global _listeners  # noqa: PLW0603  one set of listeners a process, as logging has it
     with _lock:
         _listeners = (*_listeners, listener)

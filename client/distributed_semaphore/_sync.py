@@ -9,7 +9,7 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NoAnswer
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from distributed_semaphore._arguments import check_request, is_coroutine_function, refuse_generators
+from distributed_semaphore._arguments import check_callable, check_function, check_request, is_coroutine_function
 from distributed_semaphore._base import EXPLANATION, BaseSemaphore
 from distributed_semaphore._errors import InvalidArgument, WouldWait
 from distributed_semaphore._listeners import observe
@@ -36,9 +36,9 @@ class Semaphore(BaseSemaphore):
         """Wait for a slot, first come, first served. One round trip if one is free.
 
         Args:
-            timeout: seconds to wait at most; None waits as long as it takes, 0 does not wait: it takes a slot
-                that is free and that nobody waits for.
-            weight: how much of the limit to take, at least 1.
+            timeout: seconds to wait at most, up to a year; None waits as long as it takes, 0 does not wait: it takes
+                a slot that is free and that nobody waits for.
+            weight: how much of the limit to take, 1 to 100000.
             priority: -8000 to 8000; higher goes first.
 
         Returns:
@@ -97,11 +97,15 @@ class Semaphore(BaseSemaphore):
     def release(self, slot: Slot) -> ReleaseOutcome:
         """Give a slot back and wait until Redis knows. One round trip, repeated until it gets through.
 
-        It raises nothing of its own: while Redis cannot be reached it waits. Leaving a block does not wait.
+        While Redis cannot be reached it waits. Leaving a block does not wait.
 
         Returns:
             RELEASED, LOST or NOT_HELD: whether it was held until now. Releasing twice is harmless.
+
+        Raises:
+            InvalidArgument: it is no slot of this semaphore.
         """
+        self._check_mine(slot)
         if slot.inherited:
             return ReleaseOutcome.NOT_HELD
         answer: Future[ReleaseOutcome] = Future()
@@ -122,6 +126,8 @@ class Semaphore(BaseSemaphore):
         raise), `slot.check()` raises `SlotLost`, and so does the end of the block.
         """
         check_request(timeout, weight, priority)
+        if on_lost is not None:
+            check_callable("on_lost", on_lost)
         return Block(self, timeout, weight, priority, on_lost)
 
     def __enter__(self) -> Slot:
@@ -144,7 +150,8 @@ class Semaphore(BaseSemaphore):
         """Call a function while holding a slot. Errors are those of `slot`.
 
         Raises:
-            InvalidArgument: a generator or coroutine function: its body would run after the slot was given back.
+            InvalidArgument: nothing to call, or a generator or coroutine function, whose body would run after the slot
+                was given back.
         """
         self._refuse_what_runs_later(fn)
         with self.slot():
@@ -154,8 +161,8 @@ class Semaphore(BaseSemaphore):
         """Decorate a function so that each call of it holds a slot. Errors are those of `slot`.
 
         Raises:
-            InvalidArgument: a generator or coroutine function: its body would run after the slot was given back;
-                `AsyncSemaphore.limit` takes the latter.
+            InvalidArgument: nothing to call, or a generator or coroutine function, whose body would run after the slot
+                was given back; `AsyncSemaphore.limit` takes the latter.
         """
         self._refuse_what_runs_later(fn)
 
@@ -168,7 +175,7 @@ class Semaphore(BaseSemaphore):
 
     @staticmethod
     def _refuse_what_runs_later(fn: Callable[..., object]) -> None:
-        refuse_generators(fn)
+        check_function(fn)
         if is_coroutine_function(fn):
             raise InvalidArgument(f"Semaphore is for plain functions: use AsyncSemaphore for {fn!r}")
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
+from distributed_semaphore._arguments import check_kind
 from distributed_semaphore._errors import SemaphoreError, WouldWait
 from distributed_semaphore._listeners import BUCKETS, Watch, add_listener, remove_listener
 
@@ -43,7 +44,14 @@ def instrument(
 
     Returns:
         A function that ends it: requests made after that are neither traced nor counted.
+
+    Raises:
+        InvalidArgument: a provider is none.
     """
+    if tracer_provider is not None:
+        check_kind("tracer_provider", tracer_provider, trace.TracerProvider)
+    if meter_provider is not None:
+        check_kind("meter_provider", meter_provider, metrics.MeterProvider)
     scope, number = "distributed_semaphore", version("distributed-semaphore")
     tracer = trace.get_tracer(scope, number, tracer_provider)
     instruments = _Instruments(metrics.get_meter(scope, number, meter_provider))

@@ -11,10 +11,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from distributed_semaphore._arguments import check_kind
 from distributed_semaphore._listeners import BUCKETS, Watch, add_listener, remove_listener
 
 try:
-    from prometheus_client import REGISTRY, Counter, Gauge, Histogram
+    from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
 except ImportError:
     raise ImportError(
         "metrics take the prometheus-client package: pip install 'distributed-semaphore[prometheus]'"
@@ -22,8 +23,6 @@ except ImportError:
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from prometheus_client import CollectorRegistry
 
     from distributed_semaphore._request import Slot
 
@@ -37,8 +36,9 @@ def instrument(registry: CollectorRegistry = REGISTRY) -> Callable[[], None]:
         A function that takes the metrics out of the registry again.
 
     Raises:
-        ValueError: the registry has these metrics already.
+        ValueError: the registry has these metrics already, or is none (`InvalidArgument`).
     """
+    check_kind("registry", registry, CollectorRegistry)
     metrics = _Metrics(registry)
     add_listener(metrics.watch)
 

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 SERVERS = find_servers()
 _numbers = itertools.count(1)
 ON_EVERY_SERVER = ("test_protocol", "test_rights", "test_connections")
-"""Modules in which old and new servers differ: scripts, rights, greetings. The others run on Debian's Redis and on Valkey,
-so that the tests stay short; SEMAPHORE_SERVERS=all (`make servers`) runs all on all."""
+"""Modules in which old and new servers differ: scripts, rights, greetings. The others run on Debian's Redis and on
+Valkey, so that the tests stay short; SEMAPHORE_SERVERS=all (`make servers`) runs all on all."""
 ON_ONE_SERVER = ("test_sentinel",)
 """Modules that take long and look at what no kind of server changes: on Valkey."""
 

@@ -43,6 +43,8 @@ def redis_url(given: str | None) -> str:
         ValueError: there is none, or it is not a Redis URL.
     """
     url = given if given is not None else os.environ.get(URL_VARIABLE, "")
+    if not isinstance(url, str):  # a client of redis-py, whose text may quote a password
+        raise ValueError(f"redis is an address ({FORMS}), not a {type(url).__name__}")  # noqa: TRY004
     if not url:
         raise ValueError(f"which Redis? pass redis='redis://host:6379/0' or set {URL_VARIABLE}")
     Address.parse(url)

@@ -15,6 +15,19 @@ MAX_LIMIT: Final = 100_000
 DEFAULT_MAX_WAITING: Final = 10_000
 
 
+#: Field, least and most of each number of a config; to 2^53 numbers are exact in Lua.
+_BOUNDS: Final = (
+    ("limit", 0, MAX_LIMIT),
+    *((field, 0, 2**53) for field in ("lease_ms", "max_waiting", "max_wait_ms", "max_hold_ms", "per_process_limit")),
+    *((field, 0, 2**53) for field in ("generation", "epoch", "lifetime_ms")),
+)
+
+
+def is_whole(value: object) -> bool:
+    """Tell whether it is a whole number; True and False are none."""
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
 class State(StrEnum):
     """What a semaphore does with requests."""
 
@@ -52,8 +65,10 @@ class Config:
 
     def __post_init__(self) -> None:
         """Refuse values outside the bounds of the resource's schema."""
-        if not 0 <= self.limit <= MAX_LIMIT:
-            raise ValueError(f"limit is 0 to {MAX_LIMIT}, not {self.limit}")
+        for field, least, most in _BOUNDS:
+            value = getattr(self, field)
+            if not is_whole(value) or not least <= value <= most:
+                raise ValueError(f"{field} is a whole number from {least} to {most}, not {value!r}")
         if not MIN_LEASE_MS <= self.lease_ms <= MAX_LEASE_MS:
             raise ValueError(
                 f"lease is {MIN_LEASE_MS // 1000}s to {MAX_LEASE_MS // 1000}s, not {self.lease_ms / 1000}s"

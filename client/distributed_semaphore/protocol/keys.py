@@ -17,13 +17,15 @@ class SemaphoreName(str):
     read as syntax is percent-encoded in the key.
 
     Raises:
-        ValueError: the text is empty, too long, or has control characters.
+        ValueError: it is no text, empty, too long, or has control characters.
     """
 
     __slots__ = ()
 
     def __new__(cls, value: str) -> Self:
         """Check a name."""
+        if not isinstance(value, str):
+            raise ValueError(f"a semaphore's name is a text, not {value!r}")  # noqa: TRY004  as for any other wrong name
         if not value.isprintable():
             raise ValueError(f"a semaphore's name has no control characters: {value!r}")
         if not 0 < (size := len(value.encode())) <= MAX_NAME_BYTES:

@@ -18,6 +18,8 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 import redis
+from distributed_semaphore._arguments import whole
+from distributed_semaphore._errors import InvalidArgument
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -62,10 +64,15 @@ class RedisServer:
 
     Raises:
         ServerStartError: no server was found, or it did not answer within 10 s.
+        InvalidArgument: args or port are not what they should be.
     """
 
     def __init__(self, binary: Path | str | None = None, args: Sequence[str] = (), port: int | None = None) -> None:
-        self.binary: Path = Path(binary) if binary else _default_binary()
+        if isinstance(args, str):  # its characters would be options
+            raise InvalidArgument(f"args are several texts, as in ('--maxmemory', '1gb'), not {args!r}")
+        if port is not None:
+            whole("port", port, 1, 65535)
+        self.binary: Path = _program(binary) if binary else _default_binary()
         self.args: tuple[str, ...] = tuple(args)
         self.port: int = port or _free_port()
         self._process: subprocess.Popen[bytes] | None = None
@@ -137,6 +144,12 @@ class RedisServer:
         self, exc_type: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
+
+
+def _program(binary: Path | str) -> Path:
+    if (found := shutil.which(binary)) is None:
+        raise ServerStartError(f"{binary} is no program: pass the path of a redis-server or valkey-server")
+    return Path(found)
 
 
 def _default_binary() -> Path:

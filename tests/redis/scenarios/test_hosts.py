@@ -133,6 +133,32 @@ if __name__ == "__main__":
     assert ended(program(Semaphore(name, redis=server.url), text)) == "31 0\n"
 
 
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_a_worker_of_multiprocessing_gives_back_what_it_holds_at_its_end(server, name, method, tmp_path):
+    """It ends by os._exit, without atexit; a release that is on its way must not end with it."""
+    text = f"""
+import multiprocessing
+def work():
+    semaphore.acquire()
+    with semaphore:
+        pass
+if __name__ == "__main__":
+    semaphore.statistics()
+    for _ in range(2):
+        process = multiprocessing.get_context({method!r}).Process(target=work)
+        process.start()
+        process.join()
+    found = semaphore.statistics()
+    print(process.exitcode, found.held, found.totals.released, found.totals.expired)
+"""
+    file = tmp_path / "program.py"  # spawn imports it anew
+    file.write_text(BEGIN + text)
+    semaphore = Semaphore(name, redis=server.url)
+    words = [sys.executable, str(file), semaphore.name, semaphore._url]
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert ended(process) == "0 0 4 0\n"
+
+
 @pytest.mark.parametrize("way", ["sys.exit(3)", "raise SystemExit(3)", "os.kill(os.getpid(), signal.SIGTERM)"])
 def test_an_end_with_a_slot_held_gives_it_back(server, name, way):
     """Interpreter exit, and a SIGTERM handler that raises SystemExit as those of gunicorn and Celery do."""
@@ -208,19 +234,23 @@ print(semaphore.statistics().totals.granted)
     assert ended(program(Semaphore(name, redis=server.url), text, before=before)) == "2\n"
 
 
-def test_gevent_in_place_of_threads_is_refused_with_what_to_do(server, name):
-    """With threads replaced by greenlets a busy greenlet would starve every renewal."""
+def test_gevent_in_place_of_threads_is_refused_where_the_semaphore_is_made(server, name):
+    """With threads replaced by greenlets a busy greenlet would starve every renewal; late patching is found, too."""
     pytest.importorskip("gevent")
     text = """
+from gevent import monkey
 from distributed_semaphore import SemaphoreError
-try:
-    semaphore.acquire(timeout=5)
-except SemaphoreError as error:
-    print(error)
+monkey.patch_all()
+for use in (semaphore.acquire, lambda: Semaphore("x", redis=sys.argv[2]), lambda: AsyncSemaphore.from_resource("x")):
+    try:
+        use()
+    except SemaphoreError as error:
+        print(error)
 """
-    before = "from gevent import monkey; monkey.patch_all()\n"
-    out = ended(program(Semaphore(name, redis=server.url), text, before=before))
-    assert "gevent.monkey.patch_all(thread=False)" in out
+    process = program(
+        Semaphore(name, redis=server.url), text, before="import warnings; warnings.simplefilter('ignore')"
+    )
+    assert ended(process).count("gevent.monkey.patch_all(thread=False)") == 3
 
 
 def test_a_program_interrupted_in_its_block_gives_the_slot_back(server, name):
