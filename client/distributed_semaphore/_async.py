@@ -13,7 +13,7 @@ from distributed_semaphore._base import EXPLANATION, BaseSemaphore
 from distributed_semaphore._errors import InvalidArgument, WouldWait
 from distributed_semaphore._listeners import observe
 from distributed_semaphore._request import ReleaseOutcome, Request, Slot
-from distributed_semaphore._statistics import Statistics, read_snapshot, statistics
+from distributed_semaphore._statistics import Statistics, seen, statistics
 from distributed_semaphore.protocol.scripts import INSPECT, Call
 
 if TYPE_CHECKING:
@@ -188,7 +188,7 @@ class AsyncSemaphore(BaseSemaphore):
         answer: asyncio.Future[Any] = loop.create_future()
         call = Call(INSPECT, session.keys, [0])
         courier.submit(session.query, call, lambda reply: courier.deliver(loop, partial(_settle, answer, reply)))
-        return statistics(self.name, session, read_snapshot(courier, await answer))
+        return statistics(self.name, session, seen(courier, await answer))
 
 
 class AsyncBlock:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -9,8 +10,8 @@ from distributed_semaphore._arguments import check_kind, check_resource, own_cap
 from distributed_semaphore._courier import Courier, courier_to, refuse_green_threads
 from distributed_semaphore._errors import AcquireTimeout, InvalidArgument, SemaphoreError, Unavailable
 from distributed_semaphore._request import Slot
-from distributed_semaphore._resource import resource_name
-from distributed_semaphore._statistics import read_snapshot, reason
+from distributed_semaphore._resource import find_resource, wait_until_served
+from distributed_semaphore._statistics import reason, seen
 from distributed_semaphore.protocol.address import redis_url, without_password
 from distributed_semaphore.protocol.keys import SemaphoreName
 from distributed_semaphore.protocol.scripts import INSPECT, Call
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
     from distributed_semaphore._request import Request
     from distributed_semaphore._session import Session
+    from distributed_semaphore.protocol.snapshot import Snapshot
 
 EXPLANATION: Final = 0.5
 """Seconds that a timed out request may spend on finding out why."""
@@ -100,7 +102,10 @@ class BaseSemaphore:
             url = redis_url(redis)
         except ValueError as error:
             raise InvalidArgument(str(error)) from None
-        return cls(resource_name(name, namespace, url, patience), redis=url, per_process_limit=per_process_limit)
+        resource = find_resource(name, namespace)
+        semaphore = cls(resource.semaphore, redis=url, per_process_limit=per_process_limit)
+        wait_until_served(resource, without_password(url), patience, lambda: semaphore._look()[1].config)
+        return semaphore
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name} at {without_password(self._url)}>"
@@ -108,6 +113,17 @@ class BaseSemaphore:
     def _connect(self) -> tuple[Courier, Session]:
         courier = courier_to(self._url)
         return courier, courier.session(self.name, self._config, self._cap)
+
+    def _look(self) -> tuple[Session, Snapshot]:
+        """Look at the semaphore; blocks for one round trip.
+
+        Raises:
+            Unavailable: Redis cannot be reached.
+        """
+        courier, session = self._connect()
+        answer: Future[Any] = Future()
+        courier.submit(session.query, Call(INSPECT, session.keys, [0]), answer.set_result)
+        return session, seen(courier, answer.result())
 
     def _check_mine(self, slot: Slot) -> None:
         """Refuse to release what is no slot of this semaphore."""
@@ -135,6 +151,6 @@ class BaseSemaphore:
         """Make the error of a request whose time is up; `reply`: what the look has shown, if anything."""
         said = f"no slot of {self.name} within {waited:.1f}s"
         try:
-            return AcquireTimeout(f"{said}: {reason(read_snapshot(courier, reply))}" if reply is not None else said)
+            return AcquireTimeout(f"{said}: {reason(seen(courier, reply))}" if reply is not None else said)
         except Unavailable:
             return AcquireTimeout(said)

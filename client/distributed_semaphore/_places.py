@@ -188,6 +188,10 @@ class Nodes:
         if self.failure is None:
             log.warning("Redis %s cannot be used: %s; trying again", self._courier.shown_url, said)
         self.failure = said
+        for session in self._courier.sessions():
+            if session.link is self:  # what it wants cannot even be sent
+                session.compose()
+                session.unsent()
         if isinstance(cause, AuthenticationError | NoPermissionError):
             for session in self._courier.sessions():
                 session.refuse_all(Unavailable(f"Redis {self._courier.shown_url} refuses this client: {said}"))

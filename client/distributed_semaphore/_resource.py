@@ -7,13 +7,13 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-import redis
-from distributed_semaphore._errors import ResourceUnreadable, Unavailable, WrongRedis
-from distributed_semaphore.protocol.address import without_password
-from distributed_semaphore.protocol.keys import Keys
+from distributed_semaphore._errors import ResourceUnreadable, WrongRedis
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import ModuleType
+
+    from distributed_semaphore.protocol.config import Config
 
 GROUP, VERSION, PLURAL = "semaphores.dev", "v1alpha1", "distributedsemaphores"
 POD_NAMESPACE_FILE: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
@@ -22,37 +22,60 @@ CALL_TIMEOUT: Final = 10.0
 LOOK_AGAIN: Final = 0.2
 
 
-def resource_name(name: str, namespace: str | None, url: str, patience: float) -> str:
-    """Read a resource and give the name of its semaphore, once this Redis serves its present generation.
+class Resource(NamedTuple):
+    """A DistributedSemaphore as Kubernetes has it."""
+
+    where: str
+    """Namespace and name, as `kubectl` takes them."""
+    semaphore: str
+    """The semaphore's name in Redis."""
+    uid: str
+    generation: int
+
+
+def find_resource(name: str, namespace: str | None) -> Resource:
+    """Read a resource: one call to Kubernetes.
 
     Raises:
-        ResourceUnreadable, WrongRedis, Unavailable: as `AsyncSemaphore.from_resource` says.
+        ResourceUnreadable: there is no such resource, or it may not be read.
     """
     resource = _read(name, namespace)
     metadata, spec = resource["metadata"], resource.get("spec", {})
-    semaphore = f"{metadata['namespace']}/{spec.get('name') or metadata['name']}"
-    where, uid, generation = without_password(url), metadata["uid"], int(metadata["generation"])
+    space, own = metadata["namespace"], metadata["name"]
+    semaphore = f"{space}/{spec.get('name') or own}"
+    return Resource(f"{space}/{own}", semaphore, metadata["uid"], int(metadata["generation"]))
+
+
+def wait_until_served(resource: Resource, redis: str, patience: float, look: Callable[[], Config | None]) -> None:
+    """Wait until a Redis has the present generation of a resource, for as long as the operator may take.
+
+    Args:
+        resource: which.
+        redis: the address, as it may be shown.
+        patience: seconds.
+        look: gives the config that stands there.
+
+    Raises:
+        WrongRedis: it has not.
+    """
     deadline = time.monotonic() + patience
-    with redis.Redis.from_url(url, decode_responses=True, socket_timeout=CALL_TIMEOUT) as connection:
-        while True:
-            try:
-                stored: list[str | None] = connection.hmget(Keys.of(semaphore).config, ["uid", "generation"])
-            except redis.RedisError as error:
-                raise Unavailable(f"Redis {where} cannot be used: {error}") from None
-            if stored[0] == uid and int(stored[1] or 0) >= generation:
-                return semaphore
-            if time.monotonic() > deadline:
-                break
-            time.sleep(LOOK_AGAIN)
-    kind = f"DistributedSemaphore {metadata['namespace']}/{name}"
-    if stored[0] == uid:
+    while True:
+        stored = look()
+        ours = stored is not None and stored.uid == resource.uid
+        if stored and ours and stored.generation >= resource.generation:
+            return
+        if time.monotonic() > deadline:
+            break
+        time.sleep(LOOK_AGAIN)
+    kind = f"DistributedSemaphore {resource.where}"
+    if stored and ours:
         raise WrongRedis(
-            f"Redis {where} has generation {stored[1]} of {kind}, Kubernetes has {generation}: the operator has not "
-            "brought it over; see its log and `kubectl describe dsem`"
+            f"Redis {redis} has generation {stored.generation} of {kind}, Kubernetes has {resource.generation}: the "
+            "operator has not brought it over; see its log and `kubectl describe dsem`"
         )
-    found = "nothing of that name" if stored[0] is None else "that name from another resource or cluster"
+    found = "that name from another resource or cluster" if stored else "nothing of that name"
     raise WrongRedis(
-        f"Redis {where} does not serve {kind}: it has {found}. Point SEMAPHORE_REDIS_URL at the Redis that this "
+        f"Redis {redis} does not serve {kind}: it has {found}. Point SEMAPHORE_REDIS_URL at the Redis that this "
         "cluster's operator uses"
     )
 

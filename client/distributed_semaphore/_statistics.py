@@ -5,16 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from redis.exceptions import RedisError
-
 from distributed_semaphore._errors import Unavailable
 from distributed_semaphore.protocol.config import State
-from distributed_semaphore.protocol.snapshot import Snapshot, parse_snapshot
+from distributed_semaphore.protocol.scripts import read_snapshot
 
 if TYPE_CHECKING:
     from distributed_semaphore._courier import Courier
     from distributed_semaphore._session import Session
-    from distributed_semaphore.protocol.snapshot import Counters, Holder
+    from distributed_semaphore.protocol.snapshot import Counters, Holder, Snapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,15 +54,16 @@ def statistics(name: str, session: Session, snapshot: Snapshot) -> Statistics:
     )
 
 
-def read_snapshot(courier: Courier, reply: Any) -> Snapshot:
+def seen(courier: Courier, reply: Any) -> Snapshot:
     """Read the reply of an inspection.
 
     Raises:
-        Unavailable: it is an error.
+        Unavailable: it is an error, or what stands in Redis is not ours.
     """
-    if isinstance(reply, RedisError):
-        raise Unavailable(f"Redis {courier.shown_url} cannot be used: {reply}")
-    return parse_snapshot(reply)
+    snapshot = read_snapshot(reply)
+    if isinstance(snapshot, Exception):
+        raise Unavailable(f"Redis {courier.shown_url} cannot be used: {snapshot}")
+    return snapshot
 
 
 def reason(snapshot: Snapshot) -> str:

@@ -14,8 +14,7 @@ from distributed_semaphore._base import EXPLANATION, BaseSemaphore
 from distributed_semaphore._errors import InvalidArgument, WouldWait
 from distributed_semaphore._listeners import observe
 from distributed_semaphore._request import ReleaseOutcome, Request, Slot
-from distributed_semaphore._statistics import Statistics, read_snapshot, statistics
-from distributed_semaphore.protocol.scripts import INSPECT, Call
+from distributed_semaphore._statistics import Statistics, statistics
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -185,10 +184,8 @@ class Semaphore(BaseSemaphore):
         Raises:
             Unavailable: Redis cannot be reached.
         """
-        courier, session = self._connect()
-        answer: Future[Any] = Future()
-        courier.submit(session.query, Call(INSPECT, session.keys, [0]), answer.set_result)
-        return statistics(self.name, session, read_snapshot(courier, answer.result()))
+        session, snapshot = self._look()
+        return statistics(self.name, session, snapshot)
 
 
 class Block:

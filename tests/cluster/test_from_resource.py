@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import subprocess
@@ -12,9 +13,12 @@ import pytest
 import yaml
 from tests.cluster.conftest import Resources, eventually
 from tests.cluster.operator_process import OperatorProcess
+from tests.redis.topologies import cluster as redis_cluster
+from tests.redis.topologies import watched
 
 import redis as redis_py
 from distributed_semaphore.protocol import Keys
+from distributed_semaphore.protocol.address import connect
 from distributed_semaphore.testing import RedisServer
 
 if TYPE_CHECKING:
@@ -291,6 +295,31 @@ def test_a_redis_that_has_the_same_name_of_another_cluster_or_time_is_told(
     answer = worker.from_resource("api", namespace=dsem.namespace, redis=wrong, patience=0.3)
     assert answer.said == "WrongRedis"
     assert said.format(f"{dsem.namespace}/api") in answer.text
+
+
+async def written(url: str, key: str, config: dict[bytes, bytes]) -> None:
+    async with connect(url, 5) as connection:
+        await connection.hset(key, mapping=config)
+
+
+@pytest.mark.parametrize("kind", ["sentinel", "cluster"])
+def test_a_worker_finds_its_semaphore_through_sentinel_and_in_a_cluster(
+    dsem: Resources, worker: Worker, url: str, tmp_path: Path, kind: str
+) -> None:
+    """The address is the one that the semaphore will use, whatever its form."""
+    dsem.apply("api", limit=1)
+    dsem.ready("api")
+    key = Keys.of(f"{dsem.namespace}/api").config
+    binary = RedisServer().binary
+    with watched(binary, tmp_path) if kind == "sentinel" else redis_cluster(binary) as there:
+        answer = worker.from_resource("api", namespace=dsem.namespace, redis=there.url, patience=0)
+        assert answer.said == "WrongRedis"
+        assert f"Redis {there.url} does not serve DistributedSemaphore {dsem.namespace}/api" in answer.text
+        with redis_py.Redis.from_url(url) as ours:
+            config = ours.hgetall(key)
+        asyncio.run(written(there.url, key, config))
+        answer = worker.from_resource("api", namespace=dsem.namespace, redis=there.url)
+        assert (answer.said, answer.text[:16]) == (f"{dsem.namespace}/api", "held with fence ")
 
 
 def test_a_redis_that_does_not_answer_or_refuses_is_told_without_the_password(

@@ -12,7 +12,7 @@ from tests.redis.conftest import SERVERS
 from tests.redis.test_rights import PAGE, rights
 from tests.redis.topologies import Cluster, cluster
 
-from distributed_semaphore import AcquireTimeout, AsyncSemaphore
+from distributed_semaphore import AcquireTimeout, AsyncSemaphore, Unavailable
 from distributed_semaphore.protocol import Config, declare, forget, inspect, reap, revoke
 from distributed_semaphore.protocol.address import connect
 
@@ -223,3 +223,10 @@ async def test_a_cluster_address_of_no_cluster_says_so(server, name):
     semaphore = AsyncSemaphore(name, redis=server.url.replace("redis://", "redis+cluster://").removesuffix("/0"))
     with pytest.raises(Exception, match="Cluster mode is not enabled"):
         await semaphore.acquire(timeout=1)
+
+
+async def test_without_a_cluster_nobody_waits_for_ever(name):
+    semaphore = AsyncSemaphore(name, redis="redis+cluster://127.0.0.1:1")
+    for request in (semaphore.try_acquire(), semaphore.statistics(), semaphore.acquire(timeout=0.5)):
+        with pytest.raises(Unavailable, match=r"redis\+cluster://127\.0\.0\.1:1 cannot be used: .+"):
+            await asyncio.wait_for(request, 20)

@@ -266,10 +266,11 @@ async def inspect(redis: AnyRedis, names: Sequence[str], top: int = 10) -> list[
         For each its snapshot, or Redis's error, or an `UnreadableError`.
     """
     replies = await run(redis, [Call(INSPECT, Keys.of(name), [top]) for name in names])
-    return [_snapshot(reply) for reply in replies]
+    return [read_snapshot(reply) for reply in replies]
 
 
-def _snapshot(reply: Any) -> Snapshot | Exception:
+def read_snapshot(reply: Any) -> Snapshot | Exception:
+    """Read what `inspect.lua` has answered; an `UnreadableError` if something else stands there than scripts write."""
     if isinstance(reply, RedisError):
         return reply
     try:
