@@ -32,7 +32,7 @@ edits = st.sampled_from(
         *({"lifetime_ms": lifetime} for lifetime in (0, 86_400_000)),
     ]
 )
-stale = st.sampled_from([{"generation": 0}, {"uid": ""}, {"epoch": -1}, {}])
+stale = st.sampled_from([{"generation": 0}, {"uid": ""}, {"epoch": 0}, {}])
 upsets = st.sampled_from(["lose", "lose and reclaim", "lose and reclaim", "delete", "delete", "wait for long"])
 
 HEARTBEAT_MS = 900
@@ -49,7 +49,7 @@ class Machine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.pair = Pair(self.server, self.seen)
-        self.config = Config(limit=2, lease_ms=3000, uid="uid", generation=1)
+        self.config = Config(limit=2, lease_ms=3000, uid="uid", generation=1, epoch=1)
 
     def token(self, number: int, *, of: str | None = None) -> str | None:
         """Choose one of the tokens that somebody, or one process, has or wants."""
@@ -174,7 +174,7 @@ class Machine(RuleBasedStateMachine):
             self.pair.advance(100_000)
         elif what == "delete":
             self.pair.forget("another")
-            self.pair.forget("uid", -1)
+            self.pair.forget("uid", 0)
             self.pair.forget("uid")
         else:
             self.pair.wipe()

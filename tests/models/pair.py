@@ -177,7 +177,7 @@ class Pair:
         reply = self.call("revoke", "", list(tokens))
         assert reply[0] == expected, f"revoked: {reply[0]}, the rules say {expected}"
 
-    def forget(self, uid: str, epoch: int = 0) -> None:
+    def forget(self, uid: str, epoch: int = 1) -> None:
         expected = self.rules.forget(uid, epoch)
         reply = self.call("forget", "", [uid, epoch])
         assert reply == expected, f"forgotten under {reply} holders, the rules say {expected}"
