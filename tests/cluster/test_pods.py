@@ -28,7 +28,9 @@ import asyncio, sys
 from distributed_semaphore import AsyncSemaphore, SlotLost
 
 async def hold():
-    async with AsyncSemaphore(sys.argv[1]).slot():
+    async with AsyncSemaphore(sys.argv[1]).slot() as slot:
+        while slot.remaining() < 60:  # until it is confirmed, and so outlives the test should this process be killed
+            await asyncio.sleep(0.05)
         print("held", flush=True)
         await asyncio.sleep(600)
 
