@@ -6,7 +6,6 @@ BIN := .venv/bin
 # What pip trusts, uv shall trust.
 export SSL_CERT_FILE ?= $(PIP_CERT)
 export UV_SYSTEM_CERTS ?= true
-export PYTHONPATH := hack
 
 .DEFAULT_GOAL := help
 .PHONY: help venv demo test lint types format unit redis servers pythons cluster monitoring bench bench-peers bench-operator crd charts image clean
