@@ -153,7 +153,8 @@ class Pair:
         for token, fence, until in zip(*[iter(granted)] * 3, strict=True):
             if until > self.rules.now:
                 process.granted(token, fence, until)
-        again = process.waiting if lapsed else gone
+        # One that was asked for again while it was held, and taken away meanwhile, is given up with its slot.
+        again = process.waiting if lapsed else [token for token in gone if token in process.waiting]
         asks = [(token, process.waiting[token][0] or "?", process.waiting[token][1]) for token in again]
         if asks and head[1] >= 0:
             self.apply(name, (), asks)

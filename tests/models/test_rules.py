@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import Final
 
+import pytest
 from tests.models.machine import run
 from tests.models.steered import Steered
 
@@ -59,6 +60,7 @@ RARELY: Final = {
 """What many runs meet besides."""
 
 
+@pytest.mark.timeout(120 + EXAMPLES)
 def test_the_scripts_keep_the_rules(server):
     steered = Steered(server.url)
     seen = run(steered, EXAMPLES or FEW, repeatable=not EXAMPLES)
