@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from redis.asyncio import Redis
 from redis.exceptions import ResponseError
-from tests.redis.calls import CLOSED, NOT_CONFIGURED, QUEUED, fill, queue, shown
+from tests.redis.calls import CLOSED, GRANTED, NOT_CONFIGURED, QUEUED, fill, queue, shown
 from tests.redis.conftest import Process
 
 from distributed_semaphore.protocol import Config, Keys, State, declare, forget, reap
@@ -84,6 +84,21 @@ async def test_a_config_is_fenced_by_uid_generation_and_epoch(redis, name, late,
     await declare(redis, name, Config(limit=2, lease_ms=2000, uid="uid", generation=5, epoch=7))
     assert await declare(redis, name, late) is accepted
     assert (await shown(redis, name)).config.limit == (9 if accepted else 2)
+
+
+async def test_a_config_of_limit_lease_and_state_is_enough(redis, name):
+    """A hand, or an older operator, writes no more; who has to wait met a fault of Lua, and who looked a KeyError."""
+    alice = Process(redis, name, "alice")
+    await redis.hset(alice.keys.config, mapping={"limit": 1, "lease": 2000, "state": "Active"})
+    await alice.renew()
+    held, waiting = alice.token(), alice.token()
+    assert (await alice.ask(held))[0] == GRANTED
+    assert (await alice.ask(waiting))[0] == QUEUED
+    assert (await shown(redis, name)).config == Config(limit=1, lease_ms=2000)
+    _, _, _, own, _ = await alice.apply(release=(held,))
+    assert own[0] == waiting
+    assert await declare(redis, name, Config(limit=2, lease_ms=2000, uid="uid", generation=1))
+    assert (await shown(redis, name)).config.uid == "uid"
 
 
 async def test_a_deleted_semaphore_goes_with_its_last_holder(processes, redis, name):

@@ -86,19 +86,22 @@ class Config:
 
     @classmethod
     def parse(cls, stored: Mapping[str, str]) -> Config | None:
-        """Read a config back from the hash; None where there is none."""
+        """Read a config back from the hash; None where there is none.
+
+        Only limit, lease and state must be there: a hand or an older operator may have written no more.
+        """
         if "limit" not in stored:
             return None
         return cls(
             limit=int(stored["limit"]),
             lease_ms=int(stored["lease"]),
             state=State(stored["state"]),
-            max_waiting=int(stored["maxWaiting"]),
-            max_wait_ms=int(stored["maxWait"]),
-            max_hold_ms=int(stored["maxHold"]),
-            per_process_limit=int(stored["perProcessLimit"]),
-            uid=stored["uid"],
-            generation=int(stored["generation"]),
-            epoch=int(stored["epoch"]),
+            max_waiting=int(stored.get("maxWaiting", DEFAULT_MAX_WAITING)),
+            max_wait_ms=int(stored.get("maxWait", 0)),
+            max_hold_ms=int(stored.get("maxHold", 0)),
+            per_process_limit=int(stored.get("perProcessLimit", 0)),
+            uid=stored.get("uid", ""),
+            generation=int(stored.get("generation", 0)),
+            epoch=int(stored.get("epoch", 0)),
             lifetime_ms=int(stored.get("lifetime", 0)),
         )

@@ -47,7 +47,7 @@ local function fits(weight)
 end
 
 local function full()
-  local most = tonumber(config[6])
+  local most = tonumber(config[6]) or 10000 -- the default, where a hand or an older operator has written none
   if waiting >= most then
     waiting = waiting - drop_dead_waiters()
   end
