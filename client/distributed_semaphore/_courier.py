@@ -19,7 +19,7 @@ from distributed_semaphore._errors import SemaphoreError
 from distributed_semaphore._identity import new_client_id
 from distributed_semaphore._places import Nodes, home
 from distributed_semaphore._session import IDLE, Session
-from distributed_semaphore.protocol.address import connect, without_password
+from distributed_semaphore.protocol.address import Address, connect, without_password
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,6 +36,8 @@ class Courier:
     def __init__(self, url: str) -> None:
         self.url = url
         self.shown_url = without_password(url)
+        self.user: str = Address.parse(url).options.get("username") or "default"
+        """Whom Redis takes this process for."""
         self.client = new_client_id()
         self.forked = False
         """Whether this is a child's copy of its parent's courier: what it held stays the parent's."""

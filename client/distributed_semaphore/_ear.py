@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from redis.exceptions import RedisClusterException, RedisError
+from redis.exceptions import NoPermissionError, RedisClusterException, RedisError
 
 from distributed_semaphore._upkeep import Backoff, Tasks
 from distributed_semaphore._wire import Wire
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Awaitable, Callable, Iterable
+
+    from redis.asyncio.connection import AbstractConnection
 
     from distributed_semaphore._courier import Courier
     from distributed_semaphore._places import Place
@@ -24,22 +27,31 @@ class Ear:
 
     Args:
         courier: hears that the connection failed or that a semaphore lives elsewhere.
-        place: which server, and how to connect to it.
+        place: which server.
+        dial: connects to it.
         failed: hears why it cannot listen.
     """
 
-    def __init__(self, courier: Courier, place: Place, failed: Callable[[Exception], None]) -> None:
+    def __init__(
+        self,
+        courier: Courier,
+        place: Place,
+        dial: Callable[[], Awaitable[AbstractConnection]],
+        failed: Callable[[Exception], None],
+    ) -> None:
         self.sessions: dict[str, Session] = {}
         """Those whose semaphores live there, by channel."""
         self._courier, self._failed = courier, failed
-        self._wire = Wire(place.dial, place.hang_up)
-        self._cluster, self._sharded = place.cluster, "S" if place.cluster else ""
+        self._wire = Wire(dial, place.hang_up)
+        self._sharded = "s" if place.cluster else ""
         self._wanted = asyncio.Event()
         """Set once there is a channel to listen to."""
         self._subscribing = asyncio.Lock()
         self._listening = False
         self._listening_to: set[str] = set()
         """Channels that the present connection has subscribed to."""
+        self._asked: deque[tuple[str, str]] = deque()
+        """Command and channel of what has no answer yet: answers come in order, and a refusal names neither."""
         self._backoff = Backoff()
         self._tasks = Tasks()
         self._closed = False
@@ -91,15 +103,21 @@ class Ear:
                 async with self._subscribing:
                     self._listening = False
                     self._listening_to.clear()
+                    self._asked.clear()
                     await self._wire.close()
                 self._courier.trouble()
                 await self._backoff.pause()
 
     def _take_message(self, message: Any) -> None:
+        if isinstance(message, NoPermissionError) and self._asked:
+            self._refused(*self._asked.popleft(), message)
+            return
         if isinstance(message, RedisError):
             raise message
         self._backoff.succeeded()
         kind, channel, text = message
+        if self._asked and self._asked[0] == (kind, channel):
+            self._asked.popleft()
         if session := self.sessions.get(channel):
             match kind:
                 case "message" | "smessage":
@@ -111,10 +129,17 @@ class Ear:
                     session.on_unsubscribed()
                     self._courier.trouble()
 
+    def _refused(self, command: str, channel: str, error: NoPermissionError) -> None:
+        """Tell the one session of a channel that this user may not listen to; the others go on."""
+        self._listening_to.discard(channel)
+        session = self.sessions.get(channel)
+        if session and command == f"{self._sharded}subscribe":
+            session.refuse(error)
+
     async def _listen_anew(self) -> None:
         async with self._subscribing:
             channels = list(self.sessions)
-            await self._wire.send(self._subscriptions(channels))
+            await self._send("subscribe", channels)
             self._listening = True
             self._listening_to.update(channels)
         await self._subscribe_more()  # those that came meanwhile
@@ -126,12 +151,12 @@ class Ear:
                 self._listening_to.update(more)
                 # A broken connection is noticed by the reader, which subscribes to everything anew.
                 with contextlib.suppress(RedisError, OSError):
-                    await self._wire.send(self._subscriptions(more))
+                    await self._send("subscribe", more)
 
-    def _subscriptions(self, channels: list[str]) -> list[list[str | int]]:
-        if self._cluster:  # channels of one command must share a slot
-            return [[f"{self._sharded}SUBSCRIBE", channel] for channel in channels]
-        return [["SUBSCRIBE", *channels]]
+    async def _send(self, what: str, channels: list[str]) -> None:
+        command = self._sharded + what
+        self._asked += [(command, channel) for channel in channels]
+        await self._wire.send([[command.upper(), channel] for channel in channels])
 
     async def _unlisten(self, channels: list[str]) -> None:
         async with self._subscribing:
@@ -139,4 +164,4 @@ class Ear:
             if gone and self._listening_to.issuperset(gone):
                 self._listening_to.difference_update(gone)
                 with contextlib.suppress(RedisError, OSError):
-                    await self._wire.send([[f"{self._sharded}UNSUBSCRIBE", channel] for channel in gone])
+                    await self._send("unsubscribe", gone)

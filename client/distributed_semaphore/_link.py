@@ -10,7 +10,7 @@ import asyncio
 import logging
 import time
 from functools import partial
-from itertools import chain, islice
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from redis.exceptions import (
@@ -20,17 +20,19 @@ from redis.exceptions import (
     ReadOnlyError,
     RedisClusterException,
     RedisError,
-    ResponseError,
 )
 
 from distributed_semaphore._ear import Ear
 from distributed_semaphore._errors import SemaphoreError, Unavailable
+from distributed_semaphore._greeting import UnfitError, explain, greet
 from distributed_semaphore._upkeep import Backoff, Tasks
 from distributed_semaphore._wire import Wire
-from distributed_semaphore.protocol.scripts import INSPECT, load_and_repeat
+from distributed_semaphore.protocol.scripts import load_and_repeat
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    from redis.asyncio.connection import AbstractConnection
 
     from distributed_semaphore._courier import Courier
     from distributed_semaphore._places import Place
@@ -42,8 +44,6 @@ log = logging.getLogger("distributed_semaphore")
 
 #: A round trip may take this many seconds, or a third of the shortest lease in use, before its connection is given up.
 ROUND_TRIP: Final = 2.0
-#: The oldest Redis whose scripts can do what ours do.
-OLDEST: Final = (6, 2)
 
 
 class Trip:
@@ -79,8 +79,8 @@ class Link:
         self._courier = courier
         self._place = place
         self._shown_url = courier.shown_url
-        self._commands = Wire(place.dial, place.hang_up)
-        self._ear = Ear(courier, place, self._failed)
+        self._commands = Wire(self._dial, place.hang_up)
+        self._ear = Ear(courier, place, self._dial, self._failed)
         self._ready: dict[Session, None] = {}
         """Sessions that have something to send, in the order in which they said so."""
         self._under_way = False
@@ -142,7 +142,7 @@ class Link:
             trip = Trip(parts, cluster=self._place.cluster)
             if not trip.commands:
                 self._rest()
-            elif self._greeted and self._commands.post(trip.commands, partial(self._heard, trip)):
+            elif self._commands.post(trip.commands, partial(self._heard, trip)):
                 self._trip = trip
                 if self._alarm is None:
                     self._alarm = self._courier.call_at(trip.due, self._look)
@@ -178,8 +178,6 @@ class Link:
         """Do what takes more than one exchange: connect first, or load scripts that the server has forgotten."""
         try:
             async with asyncio.timeout(trip.due - time.monotonic()):
-                if not self._greeted:
-                    await self._greet()
                 if replies is None:
                     replies = await self._commands.exchange(trip.commands)
                 replies = await load_and_repeat(self._commands.exchange, trip.scripts, trip.commands, replies)
@@ -242,17 +240,22 @@ class Link:
                 session.unsent()
         self._tasks.keep(self._pause())
 
-    async def _greet(self) -> None:
-        """Refuse a server that is too old at once, rather than in the middle of a hold."""
-        # A request whose time is up leaves right behind a look at its place: the look must not find its script missing.
-        look = INSPECT.in_cluster if self._place.cluster else INSPECT
-        [reply, _] = await self._commands.exchange([["HELLO"], ["SCRIPT", "LOAD", look.source]])
-        words = [*chain.from_iterable(reply.items())] if isinstance(reply, dict) else reply
-        if isinstance(words, list) and "version" in words:  # some servers and users may not say it
-            version = words[words.index("version") + 1]
-            if tuple(int(part) for part in version.split(".")[:2]) < OLDEST:
-                raise _TooOldError(f"it is version {version}, and 6.2 is the oldest that works")
-        self._greeted = True
+    async def _dial(self) -> AbstractConnection:
+        """Connect; at first and after each failure, see whether the server will do: not in the middle of a hold."""
+        try:
+            connection = await self._place.dial()
+        except NoPermissionError as error:  # of what an option of the address asks for
+            raise UnfitError(explain(self._courier.user, error)) from error
+        session = next((one for one in self._courier.sessions() if one.link is self), None)
+        if session and not self._greeted:
+            try:
+                async with asyncio.timeout(ROUND_TRIP):
+                    self._greeted = await greet(connection, session, cluster=self._place.cluster)
+            except BaseException:
+                await connection.disconnect(nowait=True)
+                await self._place.hang_up(connection)
+                raise
+        return connection
 
     async def _follow(self) -> None:
         while True:
@@ -269,15 +272,11 @@ class Link:
         said = str(error) or type(error).__name__
         if self.failure is None:
             log.warning("Redis %s cannot be used: %s; trying again", self._shown_url, said)
-        self.failure = said
-        if isinstance(error, AuthenticationError | NoPermissionError | _TooOldError):
+        self.failure, self._greeted = said, False
+        if isinstance(error, AuthenticationError | UnfitError):
             self.refuse_all(Unavailable(f"Redis {self._shown_url} refuses this client: {said}"))
 
     def refuse_all(self, error: SemaphoreError) -> None:
         """Answer every request with an error."""
         for session in list(self._ear.sessions.values()):
             session.refuse_all(error)
-
-
-class _TooOldError(ResponseError):
-    """The server lacks what the scripts need."""

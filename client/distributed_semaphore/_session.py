@@ -16,9 +16,10 @@ from itertools import islice
 from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
-from redis.exceptions import NoPermissionError, RedisError, ResponseError
+from redis.exceptions import RedisError
 
 from distributed_semaphore._errors import AcquireTimeout, SemaphoreError, Unavailable, WouldWait
+from distributed_semaphore._greeting import explain, is_refusal
 from distributed_semaphore._identity import identity
 from distributed_semaphore._request import Request, Slot
 from distributed_semaphore._standing import GRANTED, NOT_CONFIGURED, QUEUED, TOO_HEAVY, Standing
@@ -101,6 +102,10 @@ class Session:
         """No slot of this process is lost before."""
         self._timer: asyncio.Handle | None = None
         self._timer_at = inf
+        self._repeating: asyncio.Handle | None = None
+        """The next attempt at what Redis has refused."""
+        self._said = ""
+        """Its last refusal."""
 
     # What callers want.
 
@@ -175,6 +180,12 @@ class Session:
             self._refuse(request, error)
         self._parked.clear()
 
+    def refuse(self, error: RedisError) -> None:
+        """Answer every request with what Redis says of the semaphore: that this user may not use it, or a fault."""
+        self._said = explain(self.courier.user, error, self.keys)
+        where = self.courier.shown_url
+        self.refuse_all(Unavailable(f"Redis {where} refuses a call on {self.name}: {self._said}"))
+
     def declare(self, config: Config | None, cap: int) -> None:
         """Take over what a semaphore object of this process says of itself."""
         if config and config != self._own_config:
@@ -191,6 +202,11 @@ class Session:
     def at_cap(self) -> str:
         """Say that the local limit keeps a request back."""
         return f"this process holds or awaits {self.cap} slots of {self.name}, as many as its perProcessLimit allows"
+
+    @property
+    def declares(self) -> bool:
+        """Whether this process declares the semaphore, for want of an operator."""
+        return self._own_config is not None
 
     @property
     def waiting_here(self) -> int:
@@ -250,7 +266,7 @@ class Session:
             self._queries.append(query)
             self.link.ready(self)
         else:
-            query.done(RedisError(self.failure))
+            query.done(RedisError(self.failure or self._said))
 
     def _compose_renewals(self, now: float) -> Iterable[Call]:
         self._last_beat, self._beat_now = now, False
@@ -295,24 +311,38 @@ class Session:
     # What comes back.
 
     def receive(self, sent: float, replies: list[Any]) -> bool:
-        """Take the replies to what `compose` made; False if the server could not execute it just now."""
+        """Take the replies to what `compose` made; False if the server cannot execute anything just now."""
         in_flight, self._in_flight = self._in_flight, []
-        fine = True
+        fine, refused = True, False
         for (take, undo), reply in zip(in_flight, replies, strict=True):
             if not isinstance(reply, RedisError):
                 take(sent, reply)
                 continue
             log.warning("%s: Redis %s answered %s", self.name, self.courier.shown_url, str(reply)[:500])
-            if isinstance(reply, NoPermissionError) or type(reply) is ResponseError:
-                where = self.courier.shown_url
-                self.refuse_all(Unavailable(f"Redis {where} refuses a call on {self.name}: {str(reply)[:500]}"))
-            fine = False
+            if is_refusal(reply):
+                self.refuse(reply)
+                refused = True
+            else:
+                fine = False
+                self.link.ready(self)
             undo()
-            self.link.ready(self)
-        if self._giving_back or self._queries or (self._asking and self._subscribed):
+        if refused:
+            self._repeat_later()
+        elif self._giving_back or self._queries or (self._asking and self._subscribed):
             self.link.ready(self)  # the link may have passed over this session while the round trip was under way
         self._set_timer()
         return fine
+
+    def _repeat_later(self) -> None:
+        """Try again what Redis has refused for this semaphore, in a while: the others of the link are not held up."""
+        if self.standing.limit is None:  # never let in, so there is nothing to give back
+            self._giving_back = {token: done for token, done in self._giving_back.items() if done}
+        if self._repeating is None and (self._giving_back or self.held or self.waiting):
+            self._repeating = self.courier.call_at(time.monotonic() + LOOK_AGAIN, self._repeat)
+
+    def _repeat(self) -> None:
+        self._repeating = None
+        self.link.ready(self)
 
     def unsent(self) -> None:
         """Make everything of the last `compose` due again: it may or may not have been executed."""
@@ -335,7 +365,7 @@ class Session:
 
     def _disappoint_the_hasty(self) -> None:
         for request in [request for request in self.waiting.values() if not request.may_wait]:
-            where, why = self.courier.shown_url, self.failure
+            where, why = self.courier.shown_url, self.failure or "the semaphore is moving to another node"
             self._refuse(request, Unavailable(f"Redis {where} cannot be used: {why}"))
 
     def on_message(self, message: str) -> None:

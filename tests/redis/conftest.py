@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 SERVERS = find_servers()
 _numbers = itertools.count(1)
-ON_EVERY_SERVER = ("test_protocol", "test_rights", "test_connections")
+ON_EVERY_SERVER = ("test_protocol", "test_rights", "test_greeting", "test_connections")
 """Modules in which old and new servers differ: scripts, rights, greetings. The others run on Debian's Redis and on
 Valkey, so that the tests stay short; SEMAPHORE_SERVERS=all (`make servers`) runs all on all."""
 ON_ONE_SERVER = ("test_sentinel",)

@@ -78,7 +78,9 @@ AUDIT: Final = Script("audit")
 EVICT: Final = Script("evict")
 MARK: Final = Script("mark")
 INSPECT: Final = Script("inspect")
+RIGHTS: Final = Script("rights")
 SCRIPTS: Final = (APPLY, RENEW, REAP, DECLARE, REVOKE, FORGET, INSPECT, AUDIT, EVICT, MARK)
+"""What there is to do with a semaphore; RIGHTS only tries what the scripts of a client need."""
 
 
 @dataclass(frozen=True, slots=True)
