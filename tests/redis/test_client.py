@@ -321,13 +321,16 @@ async def test_threads_and_loops_share_one_semaphore(semaphore):
     assert max(seen) <= 2
 
 
-async def test_a_thousand_waiters_of_a_process_use_two_connections(name):
-    """go-redis#1798: waiters cost no connection each."""
+async def test_three_thousand_waiters_of_a_process_use_two_connections(name):
+    """go-redis#1798, redis-py#516: waiters cost no connection each; release and renewals pass."""
     with RedisServer(next(iter(SERVERS.values()))) as server:
-        semaphore = AsyncSemaphore(name, redis=server.url, limit=1, lease=5)
-        async with semaphore:
-            waiters = [asyncio.create_task(semaphore.acquire()) for _ in range(1000)]
-            await until(waiting(semaphore, 1000))
+        semaphore = AsyncSemaphore(name, redis=server.url, limit=1, lease=2)
+        async with semaphore as slot:
+            waiters = [asyncio.create_task(semaphore.acquire()) for _ in range(3000)]
+            await until(waiting(semaphore, 3000))
+            first = slot.expiry_ms
+            while slot.expiry_ms == first:
+                await asyncio.sleep(0.01)
             clients = subprocess.run(
                 [sys.executable, "-c", f"import redis; print(len(redis.Redis(port={server.port}).client_list()))"],
                 capture_output=True, text=True, check=True,

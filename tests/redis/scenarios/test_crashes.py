@@ -34,17 +34,29 @@ async def nothing_leaked(redis: Redis, name: str) -> None:
 
 
 async def test_a_slot_outlives_its_clients_connections_and_is_released_by_the_same_token(redis, name, proxy):
-    """argo-workflows#8684: the connections of holder and waiter are reset; the release counts, the next is granted."""
+    """argo-workflows#8684: the connections of holder and waiter are reset, and an operator that was restarted writes
+    the config as the next leader; the slot is the same, its release counts, the next is granted.
+    """
     await declared(redis, name, limit=1)
     semaphore = AsyncSemaphore(name, redis=proxy.url)
     slot = await semaphore.acquire()
     waiter = asyncio.create_task(semaphore.acquire())
     await shows(semaphore, waiting=1)
     proxy.cut()
+    while not proxy.idle:
+        await asyncio.sleep(0.005)
+    assert await declare(redis, name, Config(limit=1, lease_ms=1000, uid="uid", generation=1, epoch=2))
+    await until(lambda: reconnected(proxy))
+    assert await redis.zrange(Keys.of(name).prefix + "holders", 0, -1) == [slot.token]
     assert await semaphore.release(slot) is ReleaseOutcome.RELEASED
     second = await asyncio.wait_for(waiter, 10)
     assert second.fence > slot.fence
     assert await semaphore.release(second) is ReleaseOutcome.RELEASED
+
+
+async def reconnected(proxy) -> bool:
+    """Whether there are connections again."""
+    return not proxy.idle
 
 
 async def test_after_an_outage_everybody_reconnects_and_dead_holders_are_replaced(server, redis, name, proxy):
